@@ -7,9 +7,8 @@ from itertools import product
 from typing import Any
 
 from conformance.candidates.layouts import LAYER, is_layered
-from conformance.model.activations import parameter_shapes, table
+from conformance.model.activations import OPTIONAL, parameter_shapes, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
-from conformance.model.dropout import OPTIONAL
 
 _LAYER_NUMBER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
 

@@ -27,8 +27,7 @@ from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import sidak_share
 from conformance.oracle import Network
-from conformance.oracle.training_loop import VectorLayout
-from conformance.oracle.training_run import TrainingRun
+from conformance.oracle.training_run import TrainingRun, VectorLayout
 from conformance.results.result import Result
 
 STEPS = 100

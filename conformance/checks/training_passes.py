@@ -31,7 +31,7 @@ from conformance.judge.dropout_masks import Draw, requested, wrong_draws
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import between
-from conformance.model.dropout import OPTIONAL, dropouts, setting_of
+from conformance.model.activations import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.machine import this_machine

@@ -12,8 +12,7 @@ from conformance.cli.output import show_document
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose
 from conformance.diagnosis.outputs import features_of
-from conformance.diagnosis.outputs_file import Given
-from conformance.diagnosis.piped_outputs import name_of, read_outputs
+from conformance.diagnosis.outputs_file import Given, name_of, read_outputs
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch

@@ -1,14 +1,13 @@
 """Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
-- `diagnose_black_box.diagnose` is the entry point, and `conclusions.Diagnosis` its result.
-- Reading: `outputs_file` reads a file, by `tables`, and `piped_outputs` a pipe; `outputs` are
+- `diagnose_black_box.diagnose` is the entry point, and `conclusions.Diagnosis` its result, in words.
+- Reading: `outputs_file` reads a file, by `tables`, or a pipe; `outputs` are
   the numbers with the activations that they belong to, and `printed` what their digits say.
-- The network: `black_box` is its table and its last step, the printed numbers, under each pooling of `pooling`;
-  `black_box_segment` evaluates it, correct or with faults.
+- The network: `black_box` is its table and its last step, the printed numbers, under each pooling of `pooling`,
+  evaluated correct or with faults.
 - The judgement: `judgement` tests whether a network could have printed the numbers, and `detectability` applies the filters.
-- The search: `black_box_case` is a diagnosis in progress and `printed_problem` its problem for `judge.search`; `input_mistakes` are
-  mistakes in the inputs, and `row_order` finds rows of other texts. `ranking` orders the explanations, and `attribution` puts
-  them in words.
+- The search: `black_box_case` is a diagnosis in progress, which orders the explanations, and `printed_problem` its problem for
+  `judge.search`; `input_mistakes` are mistakes in the inputs.
 - `unexposed_layers` diagnoses the layers that a candidate does not expose as a black box too.
 """
 

@@ -12,11 +12,12 @@ import numpy as np
 from conformance.diagnosis.pooling import LEADING, Pooling, step_of
 from conformance.diagnosis.printed import KnownNumbers
 from conformance.judge.judged_elements import judged_elements
+from conformance.judge.segment import Segment
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.embeddings import Exact
@@ -247,3 +248,37 @@ class BlackBox(Network):
         leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
         kept = {name: mask[index] for name, mask in self.kept.items()}
         return replace(self, batch=batch, outputs=outputs, leaves=leaves, kept=kept)
+
+
+class BlackBoxSegment(Segment):
+    """The segment from token ids or known activations to the printed numbers.
+
+    Attributes:
+        network: the black box.
+        storage: the promised format.
+    """
+
+    network: BlackBox
+
+    def __init__(self, network: BlackBox, storage: Format) -> None:
+        """Evaluate the network without faults; `storage` is the promised format."""
+        super().__init__(network, PRINTED, network.leaves)
+        self.storage = storage
+
+    def _step_roundings(self, name: str, arithmetic: Arithmetic) -> Roundings:
+        """Return the step's roundings; those of printing are not doubled for float64, because the oracle prints nothing."""
+        return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._step_roundings(name, arithmetic)
+
+    def ancestors(self, pooling_index: int) -> frozenset[str]:
+        """Return the names of the activations from which the printed numbers are computed under one pooling."""
+        todo = [
+            part.parent
+            for part in self.network.reading.parts
+            if part.pooling_slice.start <= pooling_index < part.pooling_slice.stop
+        ]
+        found = set(todo)
+        while todo:
+            parents = set(self.network.table[todo.pop()].parents) - found
+            found |= parents
+            todo += parents
+        return frozenset(found)

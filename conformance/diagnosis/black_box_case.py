@@ -1,4 +1,4 @@
-"""A diagnosis in progress: the correct network with its noise, and the sets of faults that have been judged."""
+"""A diagnosis in progress: the correct network with its noise, the sets of faults that have been judged, and their order."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,15 +7,15 @@ from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.black_box import BlackBox, Output
-from conformance.diagnosis.black_box_segment import BlackBoxSegment
+from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment, Output
 from conformance.diagnosis.detectability import PoolingDetectability, filtered_placements
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria, PrintedProblem, PrintedTrial
+from conformance.faults import CATALOGUE
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
-from conformance.judge.search.fault_sets import RENOISED, explaining_sets
+from conformance.judge.search.fault_sets import RENOISED, Search
 from conformance.judge.search.placements import FaultPlacement, placements
 from conformance.judge.search.problem import FittedFaults
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -125,13 +125,7 @@ class BlackBoxCase:
         return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
     def trials_to_report(self, best: Agreement, look: PoolingDetectability, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
-        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials.
-
-        Args:
-            best: the agreement with the correct network.
-            look: the results of the filters.
-            tried: the placements of faults to search.
-        """
+        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials."""
         criteria = Criteria(self.base, self._tests, self.dtype, self.budget, [pattern for _, pattern in look.detected], best.nll)
         self.problem = self._problem(criteria)
         others = [t for t in self._others(self.part()) if t.explains and t.agreement.nll < best.nll]
@@ -139,7 +133,7 @@ class BlackBoxCase:
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
         searched = [p for p in tried if p.fault.replaces_layer or not p.fault.after_failure]
-        found = explaining_sets(self.problem, searched, rounding, self.budget)
+        found = Search(self.problem, searched, rounding, self.budget).result()
         if others or found.explaining:
             return [*others, *found.explaining]
         nearest = [t for fits in found.nearest for t in self._nearest(fits) if self.problem.is_determined(t.fit)]
@@ -223,3 +217,40 @@ class BlackBoxCase:
 def _rounded(checkpoint: Checkpoint, storage: Format) -> Callable[[str], Array]:
     """Return a function that returns a weight by name, rounded to the format; each weight is rounded once."""
     return cache(lambda name: storage.round(checkpoint.weights[name]))
+
+
+_ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
+
+
+def ranked_trials(case: BlackBoxCase, trials: Sequence[PrintedTrial], best: Agreement) -> list[tuple[PrintedTrial, bool]]:
+    """Return the trials in order, each with whether it is tied with the first.
+
+    Trials that explain the numbers come first, those that need a larger sigma after the others; then trials are ordered by cost:
+    the nll plus the evidence threshold for each fault, fitted number, other input, and pooling that was not asked for. Of the
+    trials tied with the first, those with the fewest of these come first, then those with the widest reach, then the
+    catalogue's order holds.
+    """
+    if not trials:
+        return []
+    evidence_threshold = case.limits(best.pooling_index).evidence_threshold
+
+    def cost(t: PrintedTrial) -> float:
+        """Return the nll plus the evidence threshold for each of these."""
+        return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.pooling_indices))
+
+    ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
+    first = ordered[0]
+    tied = [
+        t
+        for t in ordered
+        if first.explains
+        and (t.explains, t.loose) == (True, first.loose)
+        and cost(t) - cost(first) < evidence_threshold
+        and t.complexity <= first.complexity
+    ]
+    tied.sort(key=lambda t: (t.complexity, sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
+    return [*((t, True) for t in tied), *((t, False) for t in ordered if t not in tied)]
+
+
+def _catalogued(fit: FittedFaults) -> list[int]:
+    return [_ORDER[s.fault.name] for s in fit.placements]

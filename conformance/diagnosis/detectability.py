@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.diagnosis.black_box_segment import BlackBoxSegment
+from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.diagnosis.conclusions import Unseen
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed_problem import PrintedProblem

@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.attribution import attribution_of, faults_of_inputs
 from conformance.diagnosis.black_box import EMBEDDING, BlackBox, Output
-from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation
+from conformance.diagnosis.black_box_case import BlackBoxCase, ranked_trials
+from conformance.diagnosis.conclusions import Diagnosis, RankedExplanation, attribution_of, faults_of_inputs
 from conformance.diagnosis.detectability import PoolingDetectability, apply_filters
-from conformance.diagnosis.input_mistakes import other_inputs
+from conformance.diagnosis.input_mistakes import other_inputs, other_order
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.printed_problem import PrintedTrial, free_parameter_count
-from conformance.diagnosis.ranking import ranked_trials
-from conformance.diagnosis.row_order import other_order
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.filters import project

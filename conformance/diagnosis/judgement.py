@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.diagnosis.black_box import PRINTED
-from conformance.diagnosis.black_box_segment import BlackBoxSegment
+from conformance.diagnosis.black_box import PRINTED, BlackBoxSegment
 from conformance.judge.noise import Noise
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis

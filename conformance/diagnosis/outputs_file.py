@@ -1,14 +1,19 @@
 """Reader for the outputs of a black box: the numbers in a file, the outputs they belong to, and the inputs.
 
+A pipe is copied to a temporary file, whose format its first bytes show.
 Embeddings in servers' replies: OpenAI's format, which llama.cpp and TEI support too, and those of Ollama, TEI and llama.cpp.
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +23,17 @@ from conformance.diagnosis.printed import PrintedNumber, depth
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
-from conformance.model.files import open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
+from conformance.model.files import (
+    OUTPUTS,
+    open_safetensors,
+    parsed_numbers,
+    read_npy,
+    read_npz,
+    read_parquet,
+    read_text,
+    reading,
+    scratch_folder,
+)
 
 _ABOUT = frozenset(
     ("id", "object", "created", "model", "usage", "total_duration", "load_duration", "prompt_eval_count", "eval_count")
@@ -214,7 +229,9 @@ def _parquet(file: Path) -> Given:
     """Return texts, inputs and outputs of a Parquet file; each column of lists is an output, and number columns make up one."""
     columns, formats = read_parquet(file)
     texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
-    arrays = {name: _stacked(column, f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)}
+    arrays = {
+        name: _numbers(np.asarray(column), f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)
+    }
     inputs = {name: arrays.pop(name) for name in INPUTS if name in arrays}
     found = {name: OutputTable(array, stored=formats.get(name, "")) for name, array in arrays.items() if array.ndim > 1}
     scalars = {name: array for name, array in arrays.items() if array.ndim == 1}
@@ -224,6 +241,69 @@ def _parquet(file: Path) -> Given:
     return Given(found, inputs, texts)
 
 
-def _stacked(column: list[Any], name: str) -> npt.NDArray[Any]:
-    """Return a column as an array; raise `ValueError` if its lists differ in length."""
-    return _numbers(np.asarray(column), name)
+STANDARD_INPUT = Path("-")
+
+_LENGTH = 8  # bytes of the length of the header with which a safetensors file begins
+# The first bytes of the binary formats that have a signature, each with the suffix of its files.
+_SIGNATURES = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"PAR1": ".parquet"}
+
+
+def name_of(path: Path) -> str:
+    """Return the name by which messages call the source of outputs."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def read_outputs(path: Path) -> Given:
+    """Return the outputs in a file, in a pipe, or, for `-`, on standard input.
+
+    Raises:
+        UsageError: they cannot be read, or there are none.
+    """
+    if path != STANDARD_INPUT and not _is_pipe(path):
+        return read(path)
+    with _copied(path) as file:
+        try:
+            return read(file)
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(file), name_of(path))) from error
+
+
+def _is_pipe(path: Path) -> bool:
+    with reading(path, "outputs", UsageError):
+        return stat.S_ISFIFO(path.stat().st_mode)
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """Write the stream to a temporary file, which is removed afterwards, and yield its path."""
+    folder = scratch_folder()
+    try:
+        with reading(name_of(path), "outputs", UsageError):
+            content = _content(path)
+        file = folder / f"outputs{_suffix(content)}"
+        file.write_bytes(content)
+        yield file
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _content(path: Path) -> bytes:
+    if path == STANDARD_INPUT:
+        return _limited(sys.stdin.buffer)
+    with path.open("rb") as file:
+        return _limited(file)
+
+
+def _limited(file: IO[bytes]) -> bytes:
+    content = file.read(OUTPUTS + 1)
+    if len(content) > OUTPUTS:
+        raise ValueError(f"it has more than {OUTPUTS} bytes; write them to a file")
+    if not content.strip():
+        raise ValueError("it is empty")
+    return content
+
+
+def _suffix(content: bytes) -> str:
+    known = next((suffix for signature, suffix in _SIGNATURES.items() if content.startswith(signature)), "")
+    is_safetensors = content[_LENGTH : _LENGTH + 1] == b"{" and int.from_bytes(content[:_LENGTH], "little") <= len(content)
+    return known or (".safetensors" if is_safetensors else ".txt")

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from conformance.diagnosis.black_box_segment import BlackBoxSegment
+from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.judge.evidence import Estimate

@@ -13,13 +13,12 @@ from functools import partial
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, Output
-from conformance.diagnosis.black_box_case import BlackBoxCase
+from conformance.diagnosis.black_box_case import BlackBoxCase, ranked_trials
 from conformance.diagnosis.detectability import PoolingDetectability, effect_of_fault
 from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
 from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import KnownNumbers
 from conformance.diagnosis.printed_problem import free_parameter_count
-from conformance.diagnosis.ranking import ranked_trials
 from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project

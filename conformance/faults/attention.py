@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged, with_slack
-from conformance.faults.changes import rewritten, with_parent
+from conformance.faults.changes import Altered, Rearranged, rewritten, with_parent, with_rounded_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
 from conformance.model.activation import attended_keys
-from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
@@ -73,11 +70,7 @@ def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
     if bias is None:
         return None
     query, key = step.parents
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.parents[0]))
-
-    return with_slack(step.replaced(parents=(query + bias * (1.0 / _scale(step) - 1.0), key)), slack)
+    return with_rounded_parent(step.replaced(parents=(query + bias * (1.0 / _scale(step) - 1.0), key)), 0)
 
 
 def _with_temperature(step: Step, temperature: float) -> Step:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT
+from conformance.faults.changes import Altered
 from conformance.faults.fault import MOST_OPERATIONS, Change, Fault, FaultContext
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import elementwise_roundings

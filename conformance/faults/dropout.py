@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import first_parent, rewritten
+from conformance.faults.changes import Altered, first_parent, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.activation import Activation
-from conformance.model.dropout import rate_of
+from conformance.model.activations import rate_of
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import sum_variance
 

@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import kept_share, recast, rewritten, variance_of
+from conformance.faults.changes import Altered, kept_share, recast, rewritten, variance_of, with_slack, with_slack_of_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Sinusoids, positions
 
@@ -120,12 +117,8 @@ def _embedded_again(step: Step, _: FaultContext) -> Step | None:
     at = next((i for i, name in enumerate(parents) if "word_embeddings" in name), None)
     if at is None or len(parents) == 1:
         return None
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[at].variance(variance_of(step, arithmetic))
-
     again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return with_slack(again, slack)
+    return with_slack_of_parent(again, lambda _, arithmetic: variance_of(step, arithmetic), at)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -182,14 +175,6 @@ def _first_type_added(step: Step, context: FaultContext) -> Step | None:
 def _copy_scaled(step: Step, factor: float) -> Step:
     """Return the copy multiplied by a factor; the factor and the product may each be rounded to storage."""
     return Altered(step, lambda inner: factor * inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
-
-
-def _first_type_zeroed(inner: Step) -> Array:
-    return np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)
-
-
-def _padding_zeroed(inner: Step) -> Array:
-    return np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)
 
 
 # fmt: off
@@ -309,10 +294,12 @@ def faults() -> Iterator[Fault]:
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
-                rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
+                rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)),
+                "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
-                "constructed, after BERT-pytorch's SegmentEmbedding", rewritten(_first_type_zeroed),
+                "constructed, after BERT-pytorch's SegmentEmbedding",
+                rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)),
                 "padding_idx=0, where segments are numbered from 1", after_failure=True,
                 fix="Keep the checkpoint's row of token type 0; padding_idx stops its gradient only.")
     yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",

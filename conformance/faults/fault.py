@@ -14,6 +14,16 @@ from conformance.model.batch import Ids
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
+# Kinds of steps on which faults act.
+LINEARS = frozenset({"linear", "first_token_linear"})
+PRODUCTS = LINEARS | {"scores", "context"}
+ERF_FORM = frozenset({"gelu"})
+TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
+GELUS = TANH_FORMS | ERF_FORM
+RELU = frozenset({"relu"})
+FUNCTIONS = GELUS | RELU
+COMPUTED = PRODUCTS | FUNCTIONS | {"norm", "tanh", "probs"}
+
 CORRECT = "Compute the step by the correct equation."
 MOST_OPERATIONS = 2**32  # A limit of work, the same on every machine: what costs more is not tried, and has no name by it.
 

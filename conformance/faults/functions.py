@@ -5,13 +5,31 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import copied_from, first_parent, function, recast, rewritten, variance_of, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction, ignored
-from conformance.faults.kinds import ERF_FORM, FUNCTIONS, GELUS, RELU, TANH_FORMS
+from conformance.faults.changes import (
+    Altered,
+    copied_from,
+    first_parent,
+    function,
+    recast,
+    rewritten,
+    variance_of,
+    with_rounded_parent,
+    with_slack_of_parent,
+)
+from conformance.faults.fault import (
+    ERF_FORM,
+    FUNCTIONS,
+    GELUS,
+    RELU,
+    TANH_FORMS,
+    Fault,
+    FaultContext,
+    Parameter,
+    SameFunction,
+    ignored,
+)
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
@@ -31,12 +49,7 @@ def _other_form(step: Step, _: FaultContext) -> Step:
 
 def _twice(step: Step, _: FaultContext) -> Step:
     """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
-    once = step.value
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(variance_of(step, arithmetic))
-
-    return with_slack(step.replaced(parents=(once,)), slack)
+    return with_slack_of_parent(step.replaced(parents=(step.value,)), lambda _, arithmetic: variance_of(step, arithmetic))
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -46,11 +59,8 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     if name not in table or table[name].kind not in GELUS | {"tanh"}:
         return None
     again = context.network.step(name, step.parents[0])
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(variance_of(again, arithmetic))
-
-    return with_slack(step.replaced(parents=(again.value, *step.parents[1:])), slack)
+    read = step.replaced(parents=(again.value, *step.parents[1:]))
+    return with_slack_of_parent(read, lambda _, arithmetic: variance_of(again, arithmetic))
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:

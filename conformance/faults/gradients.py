@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
+from conformance.faults.changes import Altered, first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.gradients.losses import CrossEntropyBackward, TargetLossBackward
 from conformance.oracle.gradients.norm import NormBackward
@@ -98,10 +96,6 @@ def _detached_variance(step: NormBackward) -> Array:
     return as_array(step.norm.inverse * (g - a))
 
 
-def _detached_statistics(step: NormBackward) -> Array:
-    return as_array(step.norm.inverse * step.parts[0])
-
-
 def _diagonal(step: ProbabilitiesBackward) -> Array:
     w, p, *_ = step.parents
     return p * (1.0 - p) * w
@@ -110,10 +104,6 @@ def _diagonal(step: ProbabilitiesBackward) -> Array:
 def _without_sum(step: ProbabilitiesBackward) -> Array:
     w, p, *_ = step.parents
     return p * w
-
-
-def _without_density(step: GeluBackward) -> Array:
-    return (step.slope - step.density) * step.parents[0]
 
 
 def _smoothed(step: CrossEntropyBackward) -> Array:
@@ -143,14 +133,6 @@ def _summed(step: Step, _: FaultContext) -> Step | None:
     return None if count == 1 else _times(step, float(count))
 
 
-def _averaged_over_tokens(step: Step, _: FaultContext) -> Step:
-    return _times(step, 1.0 / int(step.site.batch.mask.sum()))
-
-
-def _averaged_over_rows(step: Step, _: FaultContext) -> Step | None:
-    return None if step.site.batch.size == 1 else _times(step, 1.0 / step.site.batch.size)
-
-
 def _first_row_alone(step: Step, _: FaultContext) -> Step | None:
     if step.site.batch.size == 1:
         return None
@@ -173,7 +155,8 @@ def faults() -> Iterator[Fault]:
                 rewritten_equation(NormBackward, _detached_variance), "x.var().detach()",
                 equation="∂x = r (g − mean(g)), g = γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-statistics-detached", _NORMS, "the backward pass treats mean and variance of the norm as constants",
-                made, rewritten_equation(NormBackward, _detached_statistics), "statistics taken under no_grad()",
+                made, rewritten_equation(NormBackward, lambda step: as_array(step.norm.inverse * step.parts[0])),
+                "statistics taken under no_grad()",
                 equation="∂x = r γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm omits gamma", made,
                 other_weight(np.ones_like), "a hand-written fused kernel",
@@ -202,7 +185,7 @@ def faults() -> Iterator[Fault]:
                 recast(GeluBackward), "a backward kernel for another GELU than the forward one",
                 equation="Φ(x) + x φ(x)", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
-                rewritten_equation(GeluBackward, _without_density),
+                rewritten_equation(GeluBackward, lambda step: (step.slope - step.density) * step.parents[0]),
                 "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
     yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function "
                 "unchanged (straight through)", made, first_parent, "a function computed on .data",
@@ -243,10 +226,11 @@ def faults() -> Iterator[Fault]:
     yield Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged", made, _summed, "reduction='sum'",
                 equation="∂L/∂x · N", fix="Pass reduction='mean'.")
     yield Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
-                made, _averaged_over_tokens, "mean() in a hand-written backward pass",
+                made, lambda step, _: _times(step, 1.0 / int(step.site.batch.mask.sum())), "mean() in a hand-written backward pass",
                 equation="Σ over tokens, divided by their number", fix="Sum over the tokens: the loss is averaged already.")
     yield Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size", made,
-                _averaged_over_rows, "an average over replicas or micro-batches that were averaged before",
+                lambda step, _: None if step.site.batch.size == 1 else _times(step, 1.0 / step.site.batch.size),
+                "an average over replicas or micro-batches that were averaged before",
                 equation="Σ over tokens, divided by the batch size", fix="Divide once.")
     yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", made,
                 _first_row_alone, "gradients that are overwritten, not accumulated",

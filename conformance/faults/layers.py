@@ -1,20 +1,149 @@
-"""Faults of whole layers: not run, run twice, or with another layer's parameters."""
+"""Faults of whole layers: not run, run twice, or with another layer's parameters.
 
-from collections.abc import Callable, Iterator
+Faults in which a step of a later layer reads the embeddings, or keeps or accumulates the result of an earlier layer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Slack
-from conformance.faults.earlier_layers import of_layer_before
+from conformance.faults.attention import PROBS, SCORES
+from conformance.faults.changes import Altered, Slack, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT
 from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
+
+_CACHE = "Compute it in every layer; index a cache by the layer."
+_SELF = "attention.self."
+
+
+def _of_layer(step: Step, context: FaultContext, layer: int) -> tuple[Array, Slack | None] | None:
+    """Return the same activation of another layer, and the variance of its errors if it is not known but computed.
+
+    Scores and probabilities, which are not held, are computed from query and key.
+    """
+    own = step.site.activation
+    path, table = f"encoder.layer.{layer}.", context.network.table
+    name = own.name.replace(f"encoder.layer.{own.layer}.", path, 1)
+    if name in context.values:
+        found = context.values[name]
+        return (found, None) if found.shape == step.value.shape else None
+    if own.kind not in SCORES | PROBS or not own.name.endswith(("self.scores", "self.probs")):
+        return None
+    steps, values = dict[str, Step](), dict[str, Array]()
+    for each in (f"{path}{_SELF}scores", f"{path}{_SELF}probs"):
+        if each not in table or (each.endswith("probs") and own.kind in SCORES):
+            continue
+        parents = [values.get(p, context.values.get(p)) for p in table[each].parents]
+        if any(p is None for p in parents):
+            return None
+        steps[each] = context.network.step(each, *(p for p in parents if p is not None))
+        values[each] = steps[each].value
+    return (values[name], _computed(context, steps)) if name in values and values[name].shape == step.value.shape else None
+
+
+def _computed(context: FaultContext, steps: Mapping[str, Step]) -> Slack:
+    """Return the variance of the rounding errors of steps that are computed again."""
+    return lambda _, arithmetic: propagated(context.network.table, steps, {}, lambda name: steps[name].roundings(arithmetic))
+
+
+def of_layer_before(step: Step, context: FaultContext) -> Step | None:
+    """Return the step with the same activation of the previous layer as its result."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, context, layer - 1) if layer else None
+    return None if found is None else Altered(step, lambda _: found[0], found[1])
+
+
+def _first(step: Step, context: FaultContext) -> Step | None:
+    """Return the step with the result of the first layer; None in the second, where that is the previous one."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, context, 0) if layer and layer > 1 else None
+    return None if found is None else Altered(step, lambda _: found[0], found[1])
+
+
+def _added(step: Step, context: FaultContext) -> Step | None:
+    """Return the scores with those of the previous layer added."""
+    layer = step.site.activation.layer
+    found = _of_layer(step, context, layer - 1) if layer else None
+    if found is None:
+        return None
+    other, computed = found
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        own = arithmetic.storage.rounding_variance(altered.inner.value) + arithmetic.storage.rounding_variance(other)
+        return as_array(own + (0.0 if computed is None else computed(altered, arithmetic)))
+
+    return Altered(step, lambda inner: inner.value + other, slack)
+
+
+def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
+    """Return the step with the embeddings' output in place of the previous layer's; None if that is its input anyway.
+
+    After a single layer, the embeddings' output is the input of the last layer, which `heads-read-layer-before` describes.
+    """
+    layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
+    given = context.values.get(layer_input(0))
+    if given is None or layers == 0 or layer == 0 or (layer is None and layers == 1):
+        return None
+    reads, own = layer_input(layers if layer is None else layer), step.site.activation.parents
+    if reads not in own:
+        return None
+    parents = tuple(given if name == reads else p for name, p in zip(own, step.parents, strict=True))
+    return step.replaced(parents=parents) if all(a.shape == b.shape for a, b in zip(parents, step.parents, strict=True)) else None
+
+
+def _same_norm(step: Step) -> str:
+    """Return the name of a step within its layer."""
+    return step.site.activation.name.removeprefix(f"encoder.layer.{step.site.activation.layer}.")
+
+
+def _earlier_residual(norm: Callable[[Step], str]) -> Change:
+    """Return the change by which a norm has the residual of the norm named `norm(step)` in the previous layer."""
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        layer = step.site.activation.layer
+        earlier = context.network.table.get(f"encoder.layer.{layer - 1}.{norm(step)}") if layer else None
+        if earlier is None or len(step.parents) != 2 or len(earlier.parents) != 2:
+            return None
+        return with_parent(step, context, earlier.parents[1], parent=1)
+
+    return change
+
+
+# fmt: off
+def earlier_layer_faults() -> Iterator[Fault]:
+    """Yield the faults of results of earlier layers."""
+    yield Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer",
+                "constructed", _first, "a cache that is filled once and not indexed by the layer", after_failure=True,
+                equation="y of layer 0", fix=_CACHE)
+    yield Fault("layer-before-added", SCORES, "the scores of the previous layer are added", "constructed", _added,
+                "the residual attention of RealFormer; a buffer that is not cleared", after_failure=True,
+                equation="s = q kᵀ / √d + s of layer i − 1",
+                fix="Compute the scores of each layer from its own query and key.")
+    yield Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
+                "the output of the embeddings is read, not that of the previous layer", "constructed", _of_embeddings,
+                "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", after_failure=True,
+                equation="the input is the output of the embeddings",
+                fix="Feed each layer, and the heads, the output of the layer before.")
+    norm, buffer = frozenset({"norm"}), "Add the current hidden state: the input of the sub-layer whose result is normalised."
+    yield Fault("residual-of-layer-before", norm, "the residual is that of the same sub-layer in the previous layer", "constructed",
+                _earlier_residual(_same_norm), "a residual buffer that a captured graph, or a fused kernel, does not update",
+                (".output.LayerNorm",), after_failure=True,
+                equation="y = LayerNorm(x + skip′), skip′ the residual of that norm in layer i − 1",
+                fix=buffer)
+    yield Fault("residual-not-updated", norm, "the residual is the previous layer's attention output, not its final output",
+                "constructed", _earlier_residual(lambda _: "output.LayerNorm"),
+                "a variable that the feed-forward network does not reassign", (".attention.output.LayerNorm",), after_failure=True,
+                equation="y = LayerNorm(x + h′), h′ the input of the feed-forward network in layer i − 1",
+                fix=buffer)
+# fmt: on
+
 
 PARAMETRISED = (".query", ".key", ".value", ".dense", ".LayerNorm")
 _LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.attention import CONTEXT, SCORES, with_reshaped_heads
-from conformance.faults.changes import with_stored_weight
+from conformance.faults.changes import Altered, Rearranged, with_stored_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.model.batch import Ids
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.linear import Linear

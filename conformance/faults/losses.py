@@ -10,8 +10,7 @@ import numpy as np
 from conformance.faults.changes import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.losses import LABELS, ChoiceCrossEntropy, TargetLoss, labels_of, sigmoid
 
@@ -110,10 +109,6 @@ def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
     return rewritten_equation(TargetLoss, lambda step: as_array(value(step.logits, step.targets)))
 
 
-def _softmax_cross_entropy(x: Array, t: Array) -> Array:
-    return as_array((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean())
-
-
 def _broadcast(x: Array, t: Array) -> Array:
     """Return the squared error with logits (B, 1) and targets (B,) broadcast to (B, B); the plain one for several labels."""
     return as_array(np.square(x - t[:, 0]).mean()) if x.shape[-1] == 1 else as_array(np.square(x - t).mean())
@@ -136,7 +131,8 @@ def target_loss_faults() -> Iterator[Fault]:
                 "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy regardless of num_labels",
                 equation="0", fix="Use mse_loss where num_labels is 1.")
     yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as mutually exclusive classes", made,
-                _loss(_softmax_cross_entropy), "cross_entropy with numeric targets",
+                _loss(lambda x, t: as_array((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean())),
+                "cross_entropy with numeric targets",
                 equation="mean over rows of −Σ t log softmax(x)", fix="Use binary_cross_entropy_with_logits.")
     yield Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice", made,
                 _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, keys_of, softmax
-from conformance.faults.changes import variance_of
+from conformance.faults.changes import Altered, variance_of
 from conformance.faults.fault import Change, Fault, FaultContext
-from conformance.faults.masks import ignored
+from conformance.faults.masks import unmasked
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
+from conformance.oracle.softmax import jacobian_of_softmax
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
 
@@ -25,7 +24,7 @@ _FIX = "Add −∞, or the format's lowest number, to the scores of keys with at
 
 def _raised(step: Step, context: FaultContext) -> Mask | None:
     """Return the masked keys that the order of a decoder's tokens allows, (B, 1, Q, S); None if no key is masked."""
-    without = ignored(step, context)
+    without = unmasked(step, context)
     return None if without is None else as_array(keys_of(without) & ~keys_of(step))
 
 
@@ -42,9 +41,7 @@ def _over(step: Step, raised: Mask, read: Callable[[Array], Array], slack: Calla
 
     def variance(altered: Altered, arithmetic: Arithmetic) -> Array:
         assert slack is not None
-        p, of_scores = altered.value, np.where(raised, slack(altered, arithmetic), 0.0)
-        shared = (p**2 * of_scores).sum(-1, keepdims=True)
-        return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * of_scores + shared, 0.0))
+        return jacobian_of_softmax(altered.value).variance(np.where(raised, slack(altered, arithmetic), 0.0))
 
     return Altered(step, value, variance if slack else None)
 
@@ -71,7 +68,8 @@ def _added(constant: float) -> Change:
             return storage.round(s + c) - c
 
         def slack(altered: Step, arithmetic: Arithmetic) -> Array:
-            own = _error_of_scores(altered, context, arithmetic)
+            scores = altered.site.activation.parents[0]
+            own = _variance(scores, context, arithmetic, 1)
             distance = spacing * distance_to_tie(altered.parents[0] / spacing)
             total = own + distance**2
             return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
@@ -88,11 +86,6 @@ def _are_equal(scores: Array, keys: Mask) -> bool:
     highest = np.where(keys, scores, -np.inf).max(-1)
     lowest = np.where(keys, scores, np.inf).min(-1)
     return bool((highest <= lowest).all())
-
-
-def _error_of_scores(step: Step, context: FaultContext, arithmetic: Arithmetic, parents: int = 1) -> Array:
-    """Return the variance of the scores by roundings of their own and of the activations that they are computed from."""
-    return _variance(step.site.activation.parents[0], context, arithmetic, parents)
 
 
 def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:

@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
-from conformance.faults.changes import recast
+from conformance.faults.changes import Altered, recast, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
@@ -87,16 +85,12 @@ def _weighing(step: Step, weight: float) -> Step:
     return step.recast(Weighed)
 
 
-def _after_softmax(step: Step, _: FaultContext) -> Step:
-    return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))
-
-
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
     return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
-def ignored(step: Step, _: FaultContext) -> Step | None:
+def unmasked(step: Step, _: FaultContext) -> Step | None:
     """Return the softmax over all keys; None if none is masked."""
     batch, name = step.site.batch, "attention_mask" if of_tokens(step) else "encoder_attention_mask"
     return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
@@ -222,7 +216,7 @@ class _OnQueries(Probabilities):
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of attention masks."""
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", ignored,
+    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", unmasked,
                 "the mask is not passed on, or built as all ones",
                 equation="p = softmax(s) over all keys",
                 fix=_MASK)
@@ -265,7 +259,8 @@ def faults() -> Iterator[Fault]:
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
     yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-                "constructed", _after_softmax, "probabilities multiplied by the mask",
+                "constructed", lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step)),
+                "probabilities multiplied by the mask",
                 equation="p = softmax(s) · mask",
                 fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import copied_from, recast, variance_of, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, with_parameters
-from conformance.faults.kinds import LINEARS
+from conformance.faults.changes import Altered, copied_from, recast, variance_of, with_rounded_parent, with_slack
+from conformance.faults.fault import LINEARS, Fault, FaultContext, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, NORM_FIX, NORMS
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -38,10 +35,6 @@ class _IdleLanes(Norm):
         x = self.summed
         idle = idle_lanes(x.shape[-1]) / x.shape[-1] * self.mean**2
         return as_array(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
-
-
-def _lanes(step: Step, _: FaultContext) -> Step | None:
-    return step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None
 
 
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
@@ -111,7 +104,8 @@ def faults() -> Iterator[Fault]:
                 equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
                 fix=NORM_FIX)
     yield Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
-                "constructed", _lanes, "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
+                "constructed", lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None,
+                "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
                 "subtracted there without a mask", after_failure=True,
                 equation="σ² = (Σ_h (x_h − μ)² + n μ²) / H, n = 2^⌈log₂ H⌉ − H",
                 fix="Mask the difference as well: tl.where(mask, x - mean, 0.0), or sum over the row's features only.")

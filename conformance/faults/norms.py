@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.changes import (
+    Altered,
     copied_from,
     kept_share,
     other_parameters,
@@ -18,13 +18,13 @@ from conformance.faults.changes import (
     variance_of,
     with_parent,
     with_rounded_parent,
+    with_slack,
 )
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source

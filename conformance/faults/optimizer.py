@@ -8,8 +8,7 @@ import numpy as np
 from conformance.faults.changes import first_parent, other_parameters, recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.optimizer import Adam
@@ -61,23 +60,11 @@ def _training(context: FaultContext) -> Training:
     return cast(TrainingRun, context.network).training
 
 
-def _uncorrected(step: Step, _: FaultContext) -> Step | None:
-    return with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None
-
-
-def _corrected(step: Step, _: FaultContext) -> Step | None:
-    return None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(()))
-
-
 def _decayed(step: Step, context: FaultContext) -> Step | None:
     """Return the step with weight decay for a parameter that is not to be decayed; None for other parameters."""
     if decays(parameter_of(step.site.activation.name)):
         return None
     return with_parameters(step, decay=as_array(_training(context).weight_decay))
-
-
-def _not_decayed(step: Step, _: FaultContext) -> Step | None:
-    return with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None
 
 
 def _coupled(step: Step, context: FaultContext) -> Step | None:
@@ -121,10 +108,6 @@ def _without_warmup(step: Step, context: FaultContext) -> Step | None:
     return with_parameters(step, rate=as_array(rate))
 
 
-def _constant(step: Step, context: FaultContext) -> Step:
-    return with_parameters(step, rate=as_array(_training(context).learning_rate))
-
-
 def _parameter(
     name: str, quantity: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf
 ) -> Parameter:
@@ -165,14 +148,18 @@ def faults() -> Iterator[Fault]:
                 "Kingma and Ba 2015, section 2, the last remark; constructed", recast(_EpsilonBeforeCorrection),
                 "the step size corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
                 fix="Correct v, take its root, then add ε.")
-    yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made, _uncorrected,
+    yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made,
+                lambda step, _: with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None,
                 "BERT's own optimizer", equation="θ − η m / (√v + ε)", fix="Divide m by 1 − β₁ᵗ and v by 1 − β₂ᵗ.")
-    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be", made, _corrected,
+    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be", made,
+                lambda step, _: None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(())),
                 "torch's Adam in place of BERT's own optimizer", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
     yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not subtracted from the parameter",
                 "Loshchilov and Hutter 2019, section 2; constructed", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
                 equation="g + λ θ in place of g", fix="Use torch.optim.AdamW.")
-    yield Fault("decay-missing", _STEPS, "there is no weight decay", made, _not_decayed, "a group without weight_decay",
+    yield Fault("decay-missing", _STEPS, "there is no weight decay", made,
+                lambda step, _: with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None,
+                "a group without weight_decay",
                 equation="θ − η m̂ / (√v̂ + ε)", fix=_DECAY)
     yield Fault("decay-on-all", _STEPS, "weight decay is applied to biases and norms", made, _decayed,
                 "one group for all parameters; names that do not match (`LayerNorm.weight`)",
@@ -195,7 +182,8 @@ def faults() -> Iterator[Fault]:
                 "a scheduler that is created late", equation="η of step t − 1", fix=_SCHEDULE)
     yield Fault("warmup-missing", _STEPS, "the learning rate does not warm up", made, _without_warmup,
                 "warmup_steps left at 0", equation="η starts at its largest value", fix=_SCHEDULE)
-    yield Fault("rate-constant", _STEPS, "the learning rate is constant", made, _constant,
+    yield Fault("rate-constant", _STEPS, "the learning rate is constant", made,
+                lambda step, context: with_parameters(step, rate=as_array(_training(context).learning_rate)),
                 "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
     yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", made, first_parent,
                 "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")

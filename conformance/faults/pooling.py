@@ -3,6 +3,8 @@
 The fault of a dense layer after the pooling of a sentence embedding.
 
 Faults of the pooler, besides those of other tokens and functions, are means, a result of length 1, and a second pooling.
+
+Faults of the transform of the masked-LM head: activation function and norm in the other order, or a norm that is bypassed.
 """
 
 from collections.abc import Iterator
@@ -10,14 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import first_parent, function, recast
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.changes import (
+    Altered,
+    first_parent,
+    function,
+    recast,
+    variance_of,
+    with_parent,
+    with_rounded_parent,
+    with_slack,
+    with_slack_of_parent,
+)
+from conformance.faults.fault import FUNCTIONS, Change, Fault, FaultContext
+from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.pooling import Maximum, Weighted
 
@@ -111,10 +122,10 @@ def _mean(*, padding: bool, weighted: bool) -> Change:
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             rounded = np.zeros_like(hidden)
             rounded[:, 0] = arithmetic.storage.rounding_variance(size)  # The mean may be rounded; its partial sums are no larger.
-            return altered.inner.jacobians()[0].variance(rounded)
+            return rounded
 
         changed = step.replaced(parents=(np.concatenate([mean[:, None], hidden[:, 1:]], 1),))
-        return with_slack(changed, slack)
+        return with_slack_of_parent(changed, slack)
 
     return change
 
@@ -169,4 +180,58 @@ def pooler_faults() -> Iterator[Fault]:
                 ("seq_relationship", "classifier"), after_failure=True,
                 equation="y = tanh(W_p p + b_p) Wᵀ + b, p the pooler's output",
                 fix=_POOLER_FIX)
+# fmt: on
+
+
+_PATH = "cls.predictions.transform."
+_DENSE, _ACT, _NORM = (f"{_PATH}{name}" for name in ("dense", "transform_act_fn", "LayerNorm"))
+_TRANSFORM = (_ACT, _NORM)
+_ORDER = "Apply to the hidden state transform.dense, the activation function and transform.LayerNorm, in this order."
+
+
+def _in_place_of(step: Step, found: Step) -> Step:
+    """Return the step with the result and the rounding errors of another step, `found`."""
+    return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
+
+
+def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
+    """Return the norm of the sum with the transform's input; the sum may be rounded to storage."""
+    (hidden,) = context.network.table[_DENSE].parents
+    found = context.values.get(hidden)
+    if found is None or found.shape != step.value.shape:
+        return None
+    return with_rounded_parent(step.replaced(parents=(step.parents[0] + found,)), 0)
+
+
+def _other_order(step: Step, context: FaultContext) -> Step:
+    """Return the steps in the other order, where the activation exposed first is the norm and the second is the function of it."""
+    other = _ACT if step.site.activation.name == _NORM else _NORM
+    return _in_place_of(step, context.network.step(other, step.parents[0]))
+
+
+def _norm_first(step: Step, context: FaultContext) -> Step | None:
+    """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
+    if step.site.activation.name == _ACT:
+        norm = context.network.step(_NORM, step.parents[0])
+        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
+    return with_parent(step, context, _DENSE)
+
+
+# fmt: off
+def transform_faults() -> Iterator[Fault]:
+    """Yield the faults of the transform."""
+    made, cause = "constructed", "layers in the order product, norm, function"
+    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", made, _other_order,
+                cause, _TRANSFORM, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_ORDER)
+    yield Fault("transform-norm-first", FUNCTIONS | NORMS,
+                "the head's norm reads the product, and its activation function reads the norm", made, _norm_first,
+                cause, _TRANSFORM, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_ORDER)
+    yield Fault("decoder-without-norm", frozenset({"linear"}),
+                "the decoder reads the transform's activation function, bypassing its norm", made,
+                lambda step, context: with_parent(step, context, _ACT),
+                "a norm left out, or before the function", ("predictions.decoder",), after_failure=True,
+                equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_ORDER)
+    yield Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", made, _with_hidden_state,
+                "the module of a layer's residual norm, used for the head", (_NORM,), after_failure=True,
+                equation="y = LayerNorm(f(x Wᵀ + b) + x)", fix=_ORDER)
 # fmt: on

@@ -5,13 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.changes import other_weight
-from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
-from conformance.faults.kinds import COMPUTED, LINEARS, PRODUCTS
+from conformance.faults.changes import Altered, other_weight
+from conformance.faults.fault import COMPUTED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source

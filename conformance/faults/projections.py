@@ -6,14 +6,11 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import log_softmax
 
-from conformance.faults.altered import Altered, Rearranged, with_slack
-from conformance.faults.changes import other_weight, variance_of, with_parent
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.kinds import LINEARS
+from conformance.faults.changes import Altered, Rearranged, other_weight, variance_of, with_parent, with_slack_of_parent
+from conformance.faults.fault import LINEARS, Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
@@ -178,11 +175,8 @@ def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     if len(known) < 2:
         return None
     mean = (known[0] + known[1]) / 2.0
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[0].variance(2.0 * arithmetic.storage.rounding_variance(mean))
-
-    return with_slack(step.replaced(parents=(mean,)), slack)
+    read = step.replaced(parents=(mean,))
+    return with_slack_of_parent(read, lambda _, arithmetic: 2.0 * arithmetic.storage.rounding_variance(mean))
 
 
 def _reading_norm(own: bool) -> Change:
@@ -195,11 +189,7 @@ def _reading_norm(own: bool) -> Change:
         site = context.network.site(name)
         parameters = {"weight": np.ones_like(site.parameters["weight"]), "bias": np.zeros_like(site.parameters["bias"])}
         norm = Norm(site if own else replace(site, parameters=parameters), step.parents[0])
-
-        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-            return altered.inner.jacobians()[0].variance(variance_of(norm, arithmetic))
-
-        return with_slack(step.replaced(parents=(norm.value,)), slack)
+        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
 
     return change
 

@@ -19,14 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import other_weight
-from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
-from conformance.faults.kinds import LINEARS, PRODUCTS
+from conformance.faults.changes import Altered, other_weight, with_slack, with_slack_of_parent
+from conformance.faults.fault import LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Mask, Single
+from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -150,10 +147,6 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
 
-def _float8_inputs(step: Step, _: FaultContext) -> Step:
-    return step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents))
-
-
 def _wrapped(weight: Array) -> Array:
     """Return the weight as integers times max |w| / 128 of each output feature, with +128 as −128."""
     w = weight.astype(np.float32)
@@ -185,11 +178,8 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     near = is_near_tie(quotient)
     ties = merge_heads(as_array(near * scale**2, np.float64))
     held = merge_heads(as_array(levels, np.float64) * scale)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return altered.inner.jacobians()[1].variance(ties + arithmetic.storage.rounding_variance(held))
-
-    return with_slack(step.replaced(parents=(first, held)), slack)
+    read = step.replaced(parents=(first, held))
+    return with_slack_of_parent(read, lambda _, arithmetic: ties + arithmetic.storage.rounding_variance(held), 1)
 
 
 def _two_of_four(step: Step, _: FaultContext) -> Step | None:
@@ -252,7 +242,8 @@ def faults() -> Iterator[Fault]:
                 equation="k ≈ s rint(k / s), s = max |k| / 127 over a head's features",
                 fix=UNQUANTIZED)
     yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
-                _float8_inputs, "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
+                lambda step, _: step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents)),
+                "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
     yield Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", "constructed", _float8_result,
                 "a key-value cache of float8 without a scale", after_failure=True,
                 equation="y = float8(x Wᵀ + b)", fix=UNQUANTIZED)

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import SCORES
-from conformance.faults.changes import rewritten, with_parent
+from conformance.faults.changes import Altered, rewritten, with_parent, with_slack
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 

@@ -7,7 +7,7 @@ from itertools import product
 
 from conformance.glossary.entry import Section, documentation, paragraphs
 from conformance.model.activation import Activation
-from conformance.model.activations import output_of_transformers, parameter_shapes, table
+from conformance.model.activations import OPTIONAL, dropouts, in_training, output_of_transformers, parameter_shapes, table
 from conformance.model.architecture import (
     ACTIVATION_FUNCTIONS,
     COMPATIBLE_HEADS,
@@ -18,7 +18,6 @@ from conformance.model.architecture import (
     Architecture,
     Dense,
 )
-from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 from conformance.model.training import run_table
 

@@ -12,7 +12,7 @@ from conformance.faults import Fault
 from conformance.glossary.activations import generic
 from conformance.goldens.golden import Golden, load_golden
 from conformance.judge.detection_power import Power, power
-from conformance.judge.faults_of_segment import effective_directions
+from conformance.judge.fault_directions import effective_directions
 from conformance.judge.judged_elements import elements_to_explain
 from conformance.judge.number_words import enumerated
 from conformance.judge.segment import Segment

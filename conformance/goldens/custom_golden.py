@@ -33,10 +33,6 @@ def recorded_as(name: str, source: str) -> str:
     """Return the argument with which `open_golden` opens a golden recorded in results.
 
     This is the recorded source for the user's own goldens, and the name for shipped goldens.
-
-    Args:
-        name: the golden's name in the results.
-        source: the golden's source in the results.
     """
     return source if source.startswith(PREFIX) or Path(source).is_absolute() else name
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from conformance.goldens.batches import batch
-from conformance.goldens.philox import Stream
+from conformance.goldens.batches import Stream, batch
 from conformance.goldens.recipe import Generated
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, Ids

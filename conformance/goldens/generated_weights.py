@@ -10,7 +10,7 @@ visible even in bfloat16.
 import math
 from collections.abc import Mapping
 
-from conformance.goldens.philox import Stream
+from conformance.goldens.batches import Stream
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import FORMATS, Array
@@ -41,11 +41,7 @@ def _parameter(seed: int, name: str, shape: tuple[int, ...], deviation: float) -
     normal = Stream(seed, name).normals(shape)
     if name.endswith("LayerNorm.weight"):
         normal = FORMATS["bfloat16"].round(1.0 + normal / 4.0)
-    return normal * 2.0 ** _exponent(deviation)
-
-
-def _exponent(deviation: float) -> int:
-    return round(math.log2(deviation))
+    return normal * 2.0 ** round(math.log2(deviation))
 
 
 def _deviation(

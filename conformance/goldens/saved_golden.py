@@ -6,7 +6,7 @@ that other weights, or another epsilon in `config.json`, are detected before any
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,14 +50,7 @@ class SavedGolden:
     def described(cls, name: str, home: Path, entry: ManifestEntry) -> Self:
         """Return the recipe described by the manifest in `home`."""
         found = cls(name, home, entry.source, entry.checkpoint, entry.version)
-        return cls(
-            name,
-            home,
-            found.source,
-            found.beside,
-            found.version,
-            tuple(stamps_of(files_of(found.folder)).items()) if found.folder else (),
-        )
+        return replace(found, stamp=tuple(stamps_of(files_of(found.folder)).items())) if found.folder else found
 
     @property
     def folder(self) -> Path | None:

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from conformance.goldens import edges, minilm, sinusoidal
-from conformance.goldens.batches import batch, drawn
-from conformance.goldens.philox import Stream
+from conformance.goldens.batches import Stream, batch, drawn
 from conformance.goldens.recipe import Generated, Recipe
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

@@ -1,17 +1,17 @@
 """Judgement of differences: statistics with derived thresholds, local and global error, matched filters.
 
 - The verdicts: `judge.Judge` decides for each activation of a stream, after `validate`, as far as its `depth` says;
-  `non_finite_places` determines whether wrong inputs, or a mask, explain one that is not finite. `select_arithmetic`,
-  `further_rows` and `disambiguation` decide once all activations are there. `evidence` has the conclusions as values.
+  `select_arithmetic`, `further_rows` and `disambiguation` decide once all activations are there. `evidence` has the conclusions
+  as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
   `judged_elements`, `looked_up_rows` and `effective_samples` (which elements count, and how many are independent).
-  `input_noise` is that of a direction. `exact_requirements` are those of elements that must be zero or exactly right.
-- The local error: `local_error`, by `block_totals`, `sums` and `filters`, for the faults of `faults_of_segment`, each a direction
-  of `fault_directions` with `fault_effects`; `screen` is the same without filters.
+  `exact_requirements` are those of elements that must be finite, zero or exactly right.
+- The local error: `local_error`, by `block_totals`, `sums` and `filters`, for the faults of a segment, each a direction of
+  `fault_directions` with `fault_effects`; `screen` is the same without filters.
 - The global error: `global_error`, which a step may amplify, with `sampled_sigma`, kept by `cache`.
 - A failing activation: `failing_activation`, by `whole_activation` under each hypothesis, `explanation_search`, which solves a
-  `step_problem`, `row_projections` and `by_hand`. `search` finds the sets of faults that explain an array, here and in `diagnosis`.
-- What remains: `residual_description` describes it, with `residual_models`, `localization`, `error_distribution` and
+  `step_problem`, and `by_hand`. `search` finds the sets of faults that explain an array, here and in `diagnosis`.
+- What remains: `residual_description` describes it, with `residual_models`, `error_distribution` and
   `narrower_format`.
 - What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
   `found_equations`, the equations that a candidate has instead, and sigma propagated through them.

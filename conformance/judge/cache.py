@@ -30,8 +30,7 @@ from conformance.model.digest import content_digest
 from conformance.model.files import open_safetensors
 from conformance.model.training import Training, at
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.oracle import Network
 

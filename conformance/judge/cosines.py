@@ -26,8 +26,7 @@ import numpy as np
 from conformance.judge.segment import Segment
 from conformance.judge.threads import cores, on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, as_array
 from conformance.numerics.thresholds import projection_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.progress import report_progress

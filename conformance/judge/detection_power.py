@@ -15,14 +15,13 @@ import numpy as np
 from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
-from conformance.judge.faults_of_segment import possible_directions
+from conformance.judge.fault_directions import possible_directions
 from conformance.judge.filters import expected_z, project
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
-from conformance.model.activations import parameter_shapes
+from conformance.model.activations import dropouts, parameter_shapes, rate_of
 from conformance.model.checkpoint import rounded_weights
-from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, representative_hypothesis
@@ -141,7 +140,8 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         possible = [d for late in (False, True) for d in possible_directions(segment, storage, after_failure=late)]
-        effective = [d for d in possible if _is_asked(d.fault.name, network, only) and d.effect is not None]
+        asked = [d for d in possible if only in ("", d.fault.name) and (not network.kept or d.fault.name in _OF_TRAINING)]
+        effective = [d for d in asked if d.effect is not None]
         if not effective:
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
@@ -154,10 +154,6 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
                 z = expected_z(direction.known_effect, noise, largest)
             found = project(direction.known_effect, direction.known_effect, noise) if filtered and noise is not None else None
             yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
-
-
-def _is_asked(fault: str, network: Network, only: str) -> bool:
-    return only in ("", fault) and (not network.kept or fault in _OF_TRAINING)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:

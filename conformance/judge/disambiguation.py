@@ -33,15 +33,7 @@ def discriminating(
 ) -> Batch | None:
     """Return the batch that best separates the first explanation of activation `name` from the others.
 
-    Args:
-        network: the oracle's network.
-        name: the activation.
-        explanations: the explanations to separate.
-        dtype: the candidate's storage format.
-        batches: the batches to choose from.
-
-    Returns:
-        The batch with the largest expected z, or None if no batch reaches z = 12.
+    It is the batch with the largest expected z; None if no batch reaches z = 12.
     """
     best, found = 0.0, None
     for tried in batches:
@@ -96,7 +88,7 @@ Again = Callable[[Batch], Sequence[Verdict]]
 def disambiguated(verdicts: Sequence[Verdict], network: Network, dtype: str, again: Again) -> list[Verdict]:
     """Return the verdicts without the explanations that another batch refutes; `again` judges the candidate on a batch."""
     rendered = list(verdicts)
-    for names in list(_ambiguous(rendered))[:AT_MOST]:
+    for names in list(dict.fromkeys(names for v in rendered if (names := _names(v))))[:AT_MOST]:
         first = next(v for v in rendered if _names(v) == names)
         assert first.local is not None
         found = discriminating(network, first.activation, _open(first.local), dtype, _batches(network.architecture))
@@ -122,10 +114,6 @@ def _names(verdict: Verdict) -> tuple[tuple[str, ...], ...]:
     if verdict.outcome != "fail" or verdict.local is None or not verdict.local.alternatives:
         return ()
     return tuple(tuple(f.name for f in e.faults) for e in _open(verdict.local))
-
-
-def _ambiguous(verdicts: Sequence[Verdict]) -> dict[tuple[tuple[str, ...], ...], None]:
-    return dict.fromkeys(names for v in verdicts if (names := _names(v)))
 
 
 def _narrowed(verdicts: Sequence[Verdict], names: tuple[tuple[str, ...], ...], again: Again, found: Batch) -> list[Verdict]:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from conformance.model.activation import Activation
+from conformance.model.activations import rate_of, setting_of
 from conformance.model.architecture import Architecture
-from conformance.model.dropout import rate_of, setting_of
-from conformance.numerics.arrays import neighbours
-from conformance.numerics.formats import Mask
+from conformance.numerics.formats import Mask, neighbours
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 
 
@@ -72,7 +71,7 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
     Example:
         >>> import numpy as np
         >>> from conformance import load_golden
-        >>> from conformance.model.dropout import dropouts
+        >>> from conformance.model.activations import dropouts
         >>> a = load_golden("tiny").checkpoint.architecture
         >>> row, seen = dropouts(a)["embeddings.dropout"], np.ones((4, 16, 32), bool)
         >>> fair = np.random.default_rng(0).random(seen.shape) >= 0.1

@@ -10,8 +10,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Captured, Mask
+from conformance.numerics.formats import Array, Captured, Mask, as_array
 from conformance.numerics.memo import once_an_array
 
 Hashes = npt.NDArray[np.int64]

@@ -176,7 +176,7 @@ class LocalJudgement:
         distribution: distribution of the residual, for display.
         has_unexposed_steps: whether steps between the activation and the captured ones it is computed from are not exposed.
         rests_on: what shows that the elements pass that are not tested exactly; `error` and `nll` are then those of a sample.
-        row_nll: −ln of the likelihood of the rows' projections on a mistake (`judge.row_projections`), up to a constant; 0 unless
+        row_nll: −ln of the likelihood of the rows' projections on a mistake (`row_nlls`), up to a constant; 0 unless
             only that mistake's filter fails and steps are not exposed.
     """
 

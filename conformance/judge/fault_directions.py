@@ -1,11 +1,16 @@
-"""A direction: a fault at a step of a segment, and how it changes the segment's result."""
+"""A direction: a fault at a step of a segment, and how it changes the segment's result; and the directions of a segment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from conformance.faults import Fault, FaultContext, Parameter
+from conformance.faults import CATALOGUE, Fault, FaultContext, Parameter
+from conformance.judge.noise import Noise
+from conformance.judge.search.placements import SINGLE, FaultPlacement
 from conformance.judge.segment import Segment
+from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
 
@@ -79,3 +84,73 @@ class Direction:
 def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direction:
     """Return the direction of a fault at a step of `base`."""
     return Direction(fault, step, base, FaultContext(base.network, base.values, storage))
+
+
+def energy_of_input_noise(direction: Direction, hypothesis: Hypothesis, noise: Noise) -> float:
+    """Return <δ, δ> for the change δ of the direction when every input changes by one rounding error.
+
+    If a candidate consumed its inputs unrounded, the residual contains their rounding errors. So does a direction that is evaluated
+    on the rounded inputs: it is d + δ, and <r, d + δ> has the expectation <δ, δ> in a correct candidate. An example is a second
+    normalization of values that are normalized already, whose effect is to undo part of their rounding. The errors are drawn, from
+    a fixed seed.
+
+    Args:
+        direction: the direction, on the captured inputs.
+        hypothesis: the hypothesis, which says which inputs were consumed unrounded.
+        noise: the noise of the segment.
+    """
+    base, random = direction.base, np.random.Generator(np.random.Philox(0))
+    variance = base.leaf_variance(hypothesis)
+    drawn = {n: base.leaves[n] + np.sqrt(3.0 * v) * random.uniform(-1.0, 1.0, v.shape) for n, v in variance.items()}
+    moved = direction.on(Segment(base.network, base.name, {**base.captured, **drawn})).effect
+    change = direction.known_effect if moved is None else moved - direction.known_effect
+    return float(np.vdot(noise.precision * change, change))
+
+
+def effective_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> Iterator[Direction]:
+    """Yield the faults that change the result from a step in the activation's own layer, or by replacing a whole layer.
+
+    Args:
+        segment: the segment.
+        storage: storage format of the candidate.
+        after_failure: whether to yield the faults that are looked for after a failure only, in place of the others.
+    """
+    return (found for found in possible_directions(segment, storage, after_failure=after_failure) if found.effect is not None)
+
+
+def _is_of_its_layer(segment: Segment, step: str) -> bool:
+    table = segment.network.table
+    return table[step].layer == table[segment.name].layer
+
+
+def possible_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
+    """Return the faults of `effective_directions`, including those that do not change the result, without evaluating any of them.
+
+    Used on a part of an activation, or before any fault is evaluated.
+    """
+    near = (
+        (f, n)
+        for f, n in faults_at_steps(segment)
+        if f.after_failure == after_failure and (f.replaces_layer or _is_of_its_layer(segment, n))
+    )
+    return [direction(fault, name, segment, storage) for fault, name in near]
+
+
+def in_other_layers(segment: Segment) -> list[FaultPlacement]:
+    """Return the faults at steps of other layers than the activation's own, apart from those that replace a whole layer."""
+    far = ((f, n) for f, n in faults_at_steps(segment) if not f.replaces_layer and not _is_of_its_layer(segment, n))
+    return [FaultPlacement(fault, (name,), SINGLE) for fault, name in far]
+
+
+def faults_at_steps(segment: Segment) -> Iterator[tuple[Fault, str]]:
+    """Yield (fault, step name) for every fault and every step of the segment on which it can act."""
+    for name, step in segment.steps.items():
+        row = step.site.activation
+        for fault in _faults_at(row.kind, row.name):
+            yield fault, name
+
+
+@cache
+def _faults_at(kind: str, name: str) -> tuple[Fault, ...]:
+    """Return the faults that can act on an activation of this kind and name, in the order of the catalogue."""
+    return tuple(fault for fault in CATALOGUE if fault.is_possible_at(kind, name))

@@ -28,8 +28,7 @@ import numpy as np
 from conformance.judge.evidence import Confirmed, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.thresholds import SEPARABLE_Z
 
 GROSS = 2.0  # multiple of the limit of the largest error beyond which a fault needs no filter to be detected

@@ -13,8 +13,7 @@ from conformance.faults import BY_NAME, Fault, FaultContext
 from conformance.judge.evidence import Explanation, LocalJudgement
 from conformance.judge.explanation_search import is_of_catalogue
 from conformance.judge.failing_activation import judge_exact_steps
-from conformance.judge.fault_directions import direction
-from conformance.judge.faults_of_segment import faults_at_steps
+from conformance.judge.fault_directions import direction, faults_at_steps
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
 from conformance.judge.screen import fits

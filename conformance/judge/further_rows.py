@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
+from conformance.faults.fault import LINEARS
 from conformance.faults.fitted import OF_WEIGHTS
-from conformance.faults.kinds import LINEARS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
 from conformance.judge.block_totals import block_totals
@@ -68,13 +68,7 @@ def named_on_further_rows(verdicts: Sequence[Verdict], networks: Mapping[str, Ne
 
 
 def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> LocalJudgement:
-    """Return the judgement of a linear layer under the widest arithmetic, explained by other weights if it fails.
-
-    Args:
-        observation: the layer's result.
-        hypotheses: the hypotheses.
-        alpha: total false-alarm probability of the activation.
-    """
+    """Return the judgement of a linear layer under the widest arithmetic, explained by other weights if it fails."""
     observation, widest = observation.in_memory, as_captured(hypotheses)[-1]
     no_effects = GrossEffects(observation, (), math.inf)
     (totals,), _ = block_totals(observation, no_effects, [widest])

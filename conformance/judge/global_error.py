@@ -20,8 +20,7 @@ from conformance.judge.judged_elements import judged_elements, sums_of_independe
 from conformance.judge.observation import Block, Observation
 from conformance.judge.sums import ErrorSums
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask, Single
+from conformance.numerics.formats import Array, Mask, Single, as_array
 from conformance.numerics.thresholds import rms_threshold, smallest_rms
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
-from conformance.judge.exact_requirements import difference_from_exact, violation
+from conformance.judge.exact_requirements import difference_from_exact, is_overflow_of_inputs, mask_that_explains, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.further_rows import judge_weights
 from conformance.judge.global_error import GlobalError, error_role
@@ -25,7 +25,6 @@ from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.narrower_format import narrower_format
-from conformance.judge.non_finite_places import is_overflow_of_inputs, mask_that_explains
 from conformance.judge.observation import SMALL, Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma

@@ -9,8 +9,7 @@ from conformance.model.activation import Activation, attended_keys
 from conformance.model.batch import Batch
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import GIVEN
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask, Single
+from conformance.numerics.formats import Array, Mask, Single, as_array
 
 Numbers = TypeVar("Numbers", Array, Single)
 _PROBABILITIES = ("probs", "copy", "dropout")  # kinds of attention probabilities, with their dropout
@@ -24,11 +23,6 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
     The value at a padded query is undefined on purpose: some implementations compute it, others set it to zero. In a training
     run, the given values from which its steps are judged are not judged themselves.
-
-    Args:
-        row: the activation's row of the table.
-        batch: the batch.
-        shape: shape of the activation.
     """
     mask = batch.mask
     if row.kind in GIVEN:

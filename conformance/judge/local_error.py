@@ -10,9 +10,8 @@ from dataclasses import replace
 from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
-from conformance.judge.fault_directions import Direction
+from conformance.judge.fault_directions import Direction, possible_directions
 from conformance.judge.fault_effects import GrossEffects, filter_result, of_each_size
-from conformance.judge.faults_of_segment import possible_directions
 from conformance.judge.global_error import GlobalError
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation

@@ -33,7 +33,7 @@ from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 from conformance.oracle.optimizer import CLIP_EPSILON
-from conformance.oracle.training_loop import Constants, State, StepRoundings, VectorLayout, stepped
+from conformance.oracle.training_run import State, StepRoundings, VectorLayout, stepped
 
 # At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice the time,
 # 14. A rate that is 1 % off gives 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
@@ -110,16 +110,7 @@ class TrainedLoss:
 def expected(
     loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: FunctionErrorBounds
 ) -> Iterator[Expected]:
-    """Yield the expected loss after each step of a training loop.
-
-    Args:
-        loss: the loss that is trained.
-        start: the initial parameters, as a vector.
-        training: the settings of the loop.
-        dtype: the candidate's storage format.
-        device: the candidate's device.
-        functions: error bounds of library functions.
-    """
+    """Yield the expected loss after each step of a training loop."""
     exact = State.initial(start)
     replicas = [Replica.of(number, FIRST_SEED + number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
     for found, distances in followed(loss, exact, training, replicas):
@@ -139,7 +130,7 @@ def followed(
     for step in range(1, training.max_steps + 1):
         if (step - 1) % RENEWED == 0:
             widths = _widths(network, values, replicas[0].network_arithmetic)
-        exact = stepped(exact, layout.gradient(values), decayed, Constants(training))
+        exact = stepped(exact, layout.gradient(values), decayed, training)
         for replica in replicas:
             replica.step(loss.at(replica.state.parameters), layout, widths, decayed)
         if step < training.max_steps:
@@ -189,7 +180,7 @@ class Replica:
         """Perform one training step."""
         gradient = layout.gradient(self._walk(network, widths))
         rate = replace(self.training, learning_rate=_off(self.training.learning_rate, self.optimizer_arithmetic, self.rng))
-        self.state = stepped(self.state, gradient, decayed, Constants(rate, self.clip_epsilon), self._roundings())
+        self.state = stepped(self.state, gradient, decayed, rate, self._roundings(), self.clip_epsilon)
 
     def _walk(self, network: Network, widths: Mapping[str, Single]) -> dict[str, Array]:
         """Return the value of every step of the network, with an error added to each."""

@@ -18,11 +18,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.kinds import PRODUCTS
+from conformance.faults.fault import PRODUCTS
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import representative_hypothesis
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Format, Mask
+from conformance.numerics.formats import FORMATS, Array, Format, Mask, as_array
 
 USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
 # If ln n deviates by s, half of its mean over D draws deviates by s/(2 √D), and its difference from the candidate's ln n by

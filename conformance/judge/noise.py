@@ -8,8 +8,7 @@ import numpy as np
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Format, Mask
+from conformance.numerics.formats import Array, Format, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import Roundings
 

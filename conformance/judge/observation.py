@@ -17,8 +17,7 @@ from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.arrays import as_array, placed_like
-from conformance.numerics.formats import Array, Captured, Mask, Single
+from conformance.numerics.formats import Array, Captured, Mask, Single, as_array, placed_like
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 

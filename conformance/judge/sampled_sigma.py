@@ -16,8 +16,7 @@ import numpy as np
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Captured, Mask
+from conformance.numerics.formats import Array, Captured, Mask, as_array
 from conformance.oracle import Network
 
 DEGREES = 200

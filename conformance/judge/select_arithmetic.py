@@ -26,7 +26,7 @@ a larger sigma, which no other step of its kind needs.
   - if only a filter fails, provided that this arithmetic is likelier, or, if no mistake explains the failure, not less likely by
     the cost of a failure. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
     larger sigma less likely. The likelihood is the product of that of the elements and that of the rows' projections on the mistake
-    (`judge.row_projections`): only the latter shows an error that is shared by a row. Rows of nearly the same variance, as in a
+    (`row_nlls`): only the latter shows an error that is shared by a row. Rows of nearly the same variance, as in a
     network with initial weights, may share it too: their inverse roots round to the same number, which no mistake explains.
   - if the residual is too large as well, provided that no mistake explains it under any arithmetic, and that the arithmetic is
     likelier by more than the cost of a failure.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.altered import allows_errors
+from conformance.faults.changes import allows_errors
 from conformance.judge.evidence import Estimate
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import project

@@ -8,8 +8,7 @@ from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Captured, Mask
+from conformance.numerics.formats import Array, Captured, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import Limits
 

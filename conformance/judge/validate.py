@@ -12,8 +12,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import missing_part, output_of_transformers
 from conformance.model.architecture import Architecture
 from conformance.names import class_name
-from conformance.numerics.arrays import placed
-from conformance.numerics.formats import Captured
+from conformance.numerics.formats import Captured, placed
 from conformance.oracle import Network
 
 

@@ -37,10 +37,6 @@ class Verification:
 def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
     """Verify a golden and return the outcome of each part: `pass`, `fail`, or `skip` with its reason.
 
-    Args:
-        name: anything that `load_golden` accepts.
-        folder: folder of the golden, as for `load_golden`.
-
     Raises:
         UsageError: there is no such golden.
     """

@@ -9,10 +9,9 @@ import numpy as np
 from conformance.judge.block_totals import BlockTotals
 from conformance.judge.error_distribution import ErrorDistribution, distribution_of
 from conformance.judge.evidence import FilterResult, LocalJudgement
-from conformance.judge.fault_directions import Direction
+from conformance.judge.fault_directions import Direction, energy_of_input_noise
 from conformance.judge.fault_effects import GrossEffects, filter_result
 from conformance.judge.filters import GROSS, is_gross, projection_result
-from conformance.judge.input_noise import energy_of_input_noise
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.observation import Observation

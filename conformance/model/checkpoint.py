@@ -137,10 +137,6 @@ def cached_parameters(load: Callable[[str], Array]) -> Callable[[str], Array]:
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:
     """Check that every parameter is present with its shape and that there are no others.
 
-    Args:
-        expected: the required shapes, by name.
-        found: the shapes that were found, by name.
-
     Raises:
         CheckpointError: some are missing, unexpected or of the wrong shape; the message lists all of them.
     """

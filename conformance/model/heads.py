@@ -18,12 +18,7 @@ _POOLED = {
 
 
 def head_rows(a: Architecture, hidden: str) -> Iterator[Activation]:
-    """Yield the rows of the pooler, of every head with its loss, and of the sentence embedding.
-
-    Args:
-        a: the architecture.
-        hidden: name of the last hidden state.
-    """
+    """Yield the rows of the pooler, of every head with its loss, and of the sentence embedding."""
     if a.pooler:
         pooler = "pooler.dense"
         parameters, equation = affine(f"bert.{pooler}"), "W x₀ + b, x₀ the first token"

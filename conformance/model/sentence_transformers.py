@@ -48,11 +48,7 @@ def longest_text(folder: Path) -> int | None:
         CheckpointError: the file cannot be read.
     """
     file = transformer_folder(folder) / "sentence_bert_config.json"
-    if not _modules(folder) or not file.is_file():
-        return None
-    with reading(file, "the configuration of a tokenizer", CheckpointError):
-        found = read_json(file, dict[str, Any]).get("max_seq_length")
-        return None if found is None else int(found)
+    return _integer(file, "the configuration of a tokenizer", "max_seq_length") if _modules(folder) else None
 
 
 def truncated_dimensions(folder: Path) -> int | None:
@@ -61,11 +57,15 @@ def truncated_dimensions(folder: Path) -> int | None:
     Raises:
         CheckpointError: the file cannot be read.
     """
-    file = folder / "config_sentence_transformers.json"
+    return _integer(folder / "config_sentence_transformers.json", "the configuration of sentence-transformers", "truncate_dim")
+
+
+def _integer(file: Path, what: str, name: str) -> int | None:
+    """Return an integer of a configuration; None if there is no such file, or the file does not state it."""
     if not file.is_file():
         return None
-    with reading(file, "the configuration of sentence-transformers", CheckpointError):
-        found = read_json(file, dict[str, Any]).get("truncate_dim")
+    with reading(file, what, CheckpointError):
+        found = read_json(file, dict[str, Any]).get(name)
         return None if found is None else int(found)
 
 

@@ -161,11 +161,6 @@ def run_table(shapes: Mapping[str, tuple[int, ...]], steps: int, judged: Collect
 
     They are the judged parameters before the run and then, for each step, the gradients of all parameters, their global norm, and
     the judged parameters after the step.
-
-    Args:
-        shapes: shape of each parameter.
-        steps: number of steps.
-        judged: names of the parameters that are judged.
     """
     return {row.name: row for row in _rows(shapes, steps, {name: shape for name, shape in shapes.items() if name in judged})}
 

@@ -53,8 +53,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array, Format
+from conformance.numerics.formats import FORMATS, Array, Format, as_array
 
 MEASURED = "measured_error_bounds.json"
 DOCUMENTED = "documented_error_bounds.json"

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Format, as_array
 from conformance.numerics.function_error_bounds import Bound
 from conformance.numerics.functions import Function
 
@@ -72,12 +71,7 @@ class MeasuredErrors:
         )
 
     def bound(self, function: Function, evaluated: Format) -> Bound:
-        """Return the pair (absolute, ulp) with the smallest mean that covers all errors; infinite if an error is not finite.
-
-        Args:
-            function: the function that was measured.
-            evaluated: the format that it was evaluated in.
-        """
+        """Return the pair (absolute, ulp) with the smallest mean that covers all errors; infinite if an error is not finite."""
         if not self.frontier:
             return Bound(0.0, 0.0)
         bins = sorted(self.frontier)
@@ -118,17 +112,9 @@ def measured(function: Function, x: Real, computed: Real, storage: Format, block
 
 
 def summarized(function: Function, x: Array, y: Array, error: Array, storage: Format, block: int = 1) -> MeasuredErrors:
-    """Return the summary of the errors `error` at arguments x with results y; NaN errors count as infinite.
+    """Return the summary of the errors `error` at arguments x with exact results y; NaN errors count as infinite.
 
     Results below the format's smallest normal number, which may be flushed to zero, and results that overflow are left out.
-
-    Args:
-        function: the function that was computed.
-        x: arguments.
-        y: exact results.
-        error: magnitudes of the errors.
-        storage: format in which the results are stored.
-        block: number of neighbouring arguments summarized together.
     """
     scale = function.scale(x)
     keep = (np.abs(y) >= storage.smallest_normal) & (np.abs(y) <= storage.largest) & (scale > 0.0)

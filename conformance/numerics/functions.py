@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, erfc, expit
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 
 
 def _one(x: Array) -> Array:

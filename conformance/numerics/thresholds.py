@@ -111,10 +111,6 @@ def smallest_rms(rows: int | Array, alpha: float) -> float:
 
     As in `rms_threshold`, P(mean < t) ≤ exp(λt) Π (1 + 2λw)^(-1/2), and t is the largest value of (½ Σ ln(1 + 2λw) − ln 1/α) / λ.
     For ν equal rows, t = −W₀(−e^(−1−s)). The root of t is returned. Errors that are sub-Gaussian may be smaller.
-
-    Args:
-        rows: the rows, as for `rms_threshold`.
-        alpha: the false-alarm probability.
     """
     shares, counts = _shares(rows)
     evidence = math.log(1.0 / alpha)

@@ -40,8 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Captured, Single
+from conformance.numerics.formats import Array, Captured, Single, as_array
 from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.linear_maps import Matrix, rows_times
 

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Single, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single
 from conformance.oracle.correlated_errors import CorrelatedErrors, mixed

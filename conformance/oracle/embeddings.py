@@ -16,8 +16,7 @@ import numpy as np
 
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, ScaledProduct
 from conformance.oracle.linear_maps import Roundings

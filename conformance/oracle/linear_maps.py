@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Single, as_array
 from conformance.numerics.memo import cached_property, once_an_array
 
 Matrix = TypeVar("Matrix", Array, Single)

@@ -12,8 +12,7 @@ from scipy.special import expit
 from conformance.errors import UsageError
 from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum, sum_variance
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed

@@ -11,14 +11,12 @@ import numpy as np
 
 from conformance.errors import UsageError
 from conformance.model.activation import SCALAR, Activation
-from conformance.model.activations import parameter_shapes, table
+from conformance.model.activations import in_training, parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.model.checkpoint import LazyWeights, cached_parameters
-from conformance.model.dropout import in_training
 from conformance.model.gradients import ends, sources, with_gradients
-from conformance.numerics.arrays import as_array, placed
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array, placed
 from conformance.numerics.memo import cached_property
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.losses import LABELS

@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import erf, erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, as_array
 from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.accumulation import squared_partial_sums
@@ -34,11 +33,6 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
 
     Orders are defined for linear layers, for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's
     softmax. Nothing is yielded for other steps, or if the storage format is not narrower than the accumulation format.
-
-    Args:
-        step: the step, evaluated on its parents.
-        arithmetic: an arithmetic model.
-        actual: the candidate's result.
     """
     if not arithmetic.is_mixed:
         return

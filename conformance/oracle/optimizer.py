@@ -7,8 +7,7 @@ import numpy as np
 
 from conformance.model.training import constant_of, parameter_of
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact

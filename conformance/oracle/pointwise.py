@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.model.dropout import rate_of
+from conformance.model.activations import rate_of
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Captured
+from conformance.numerics.formats import Array, Captured, as_array
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION

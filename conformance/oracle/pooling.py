@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import accumulation_variance, squared_partial_sums
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row

@@ -4,13 +4,22 @@ import numpy as np
 
 from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step, elementwise_roundings
+
+
+def jacobian_of_softmax(p: Array) -> LinearMap:
+    """Return J_ij = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
+
+    def variance(v: Array) -> Array:
+        shared = (p**2 * v).sum(-1, keepdims=True)
+        return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
+
+    return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
 
 
 class Probabilities(Step):
@@ -42,14 +51,8 @@ class Probabilities(Step):
         return as_array(weights / np.where(total > 0, total, 1.0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂p_i/∂s_j = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
-        p = self.value
-
-        def variance(v: Array) -> Array:
-            shared = (p**2 * v).sum(-1, keepdims=True)
-            return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
-
-        return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
+        """Return ∂p_i/∂s_j = p_i (δ_ij − p_j)."""
+        return (jacobian_of_softmax(self.value),)
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""

@@ -79,10 +79,6 @@ class Step(ABC):
 
         If the Jacobian is not diagonal, this implementation treats the parent's elements as independent. Steps that sum correlated
         errors, or that correlate independent ones, override it.
-
-        Args:
-            parent: index of the parent.
-            errors: errors of the parent.
         """
         if not errors.any:
             return errors

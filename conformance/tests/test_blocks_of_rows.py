@@ -17,8 +17,7 @@ from conformance.judge import failing_activation
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import FilterResult, LocalJudgement
-from conformance.judge.fault_directions import direction
-from conformance.judge.faults_of_segment import possible_directions
+from conformance.judge.fault_directions import direction, possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import judge_locally

@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
 from conformance.faults.fitted.weight_structure import Estimated, assignment
 from conformance.judge import explanation_search

@@ -10,9 +10,8 @@ import pytest
 
 from conformance.cli import main
 from conformance.diagnosis import Diagnosis, diagnose
-from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
 from conformance.diagnosis.black_box_case import BlackBoxCase
-from conformance.diagnosis.black_box_segment import BlackBoxSegment
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.errors import UsageError
 from conformance.judge.search.budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget

@@ -14,7 +14,7 @@ from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
 from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
 from conformance.faults import BY_NAME, CATALOGUE, Fault, FaultContext
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.fitted import FITTED, Fitted
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses

@@ -18,8 +18,7 @@ from conformance.goldens.generated_weights import weights
 from conformance.judge import explanation_search
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Network, Step
 from conformance.results.result import NamedFinding
 from conformance.tests.planted_mistakes import MadeOf

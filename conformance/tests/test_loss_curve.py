@@ -24,7 +24,7 @@ from conformance.model.training import FOLLOWED
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.oracle import Network
-from conformance.oracle.training_loop import State, VectorLayout
+from conformance.oracle.training_run import State, VectorLayout
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LOST = 50

@@ -15,7 +15,7 @@ from conformance import Golden, check, golden_of, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.batch import Batch
-from conformance.model.model_types import ROBERTA
+from conformance.model.directory import ROBERTA
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
 from conformance.tests.test_own_checkpoints import _write

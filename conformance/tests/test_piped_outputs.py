@@ -14,8 +14,7 @@ import pytest
 import safetensors.numpy
 
 from conformance.cli import main
-from conformance.diagnosis.outputs_file import read
-from conformance.diagnosis.piped_outputs import STANDARD_INPUT, read_outputs
+from conformance.diagnosis.outputs_file import STANDARD_INPUT, read, read_outputs
 from conformance.errors import UsageError
 from conformance.tests.dense_modules import directory, network
 

@@ -30,7 +30,7 @@ from conformance.isolation.worker_process import WorkerProcess
 from conformance.judge.dropout_masks import Draw, wrong_draws
 from conformance.judge.judge import Judge
 from conformance.model.activation import Activation
-from conformance.model.dropout import dropouts
+from conformance.model.activations import dropouts
 from conformance.numerics.formats import Mask
 from conformance.oracle import Network
 from conformance.results.result import Result

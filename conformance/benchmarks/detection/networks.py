@@ -11,11 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from conformance.goldens import sinusoidal
-from conformance.goldens.batches import batch, drawn
+from conformance.goldens.batches import Stream, batch, drawn
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.golden import Golden, load_golden
-from conformance.goldens.philox import Stream
 from conformance.goldens.shipped_goldens import TINY
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture

@@ -6,22 +6,19 @@ distribution. The judge accepts a fit if the remaining residual passes as that o
 """
 
 from conformance.faults.fitted.attention import FITTED_ATTENTION
-from conformance.faults.fitted.columns import SCALED_COLUMNS
 from conformance.faults.fitted.dropout import FITTED_DROPOUT
 from conformance.faults.fitted.embeddings import FITTED_TYPES_AND_POSITIONS, FITTED_WORDS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.functions import FITTED_FUNCTIONS, UNNORMALISED
 from conformance.faults.fitted.initial_parameters import INITIAL
-from conformance.faults.fitted.layouts import FITTED_LAYOUTS
 from conformance.faults.fitted.low_rank import FEW_COLUMNS, LOW_RANK
 from conformance.faults.fitted.parameters import FITTED_BIASES_AND_ORDERS, FITTED_PARAMETERS, OTHER_WEIGHTS
 from conformance.faults.fitted.probabilities import FITTED_PROBS
-from conformance.faults.fitted.products import FITTED_PRODUCTS
-from conformance.faults.fitted.quantized import CLIPPED_INPUTS, QUANTIZED_INPUTS, UNSIGNED
+from conformance.faults.fitted.products import FITTED_LAYOUTS, FITTED_PRODUCTS
+from conformance.faults.fitted.quantized import CLIPPED_INPUTS, QUANTIZED_INPUTS, UNSIGNED, ZERO_POINTS
 from conformance.faults.fitted.rows import FITTED_ROWS, ROWS_OF_LOOKUPS, ZERO_TOKENS
-from conformance.faults.fitted.scaled_outputs import SCALED_OUTPUTS, ZEROED_WEIGHTS
+from conformance.faults.fitted.scaled_outputs import SCALED_COLUMNS, SCALED_OUTPUTS, ZEROED_WEIGHTS
 from conformance.faults.fitted.scores import FITTED_SCORES
-from conformance.faults.fitted.zero_points import ZERO_POINTS
 
 FITTED: tuple[Fitted, ...] = (
     *ROWS_OF_LOOKUPS,

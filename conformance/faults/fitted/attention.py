@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, SCORES, keys_of
+from conformance.faults.changes import Altered
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.softmax import Probabilities
 
@@ -167,11 +166,6 @@ def _bias(step: Step, data: FitData, which: Ids) -> tuple[Array, int]:
     """Return a bias for each group of elements, at each element, and how many groups have judged elements.
 
     It is the mean of the group's residual, weighted by 1/a² for the allowed error a of each judged element.
-
-    Args:
-        step: the correct step.
-        data: the candidate's data.
-        which: the number of each element's group.
     """
 
     def sums(terms: Array) -> Array:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
-from conformance.numerics.arrays import neighbours
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, neighbours
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 from conformance.oracle import Step
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
 from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import first_to_last, read_instead
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 

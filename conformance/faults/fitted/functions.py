@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import Altered
+from conformance.faults.fault import ERF_FORM, GELUS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
-from conformance.faults.kinds import ERF_FORM, GELUS
 from conformance.numerics.formats import Array
 from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER
 from conformance.oracle import Step

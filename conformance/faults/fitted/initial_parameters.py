@@ -22,12 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import polygamma, psi
 
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, takes_seconds
-from conformance.faults.kinds import LINEARS
 from conformance.model.training import WORDS
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -43,16 +43,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.changes import variance_of_stored_weight
-from conformance.faults.fault import with_parameters
+from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error, takes_seconds
 from conformance.faults.fitted.weight_structure import Estimated, assignment, index_of
 from conformance.faults.fitted.wrong_rows import explains
-from conformance.faults.kinds import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

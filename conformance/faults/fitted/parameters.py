@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
-from conformance.faults.fault import with_parameters
+from conformance.faults.changes import Altered, with_slack
+from conformance.faults.fault import LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.faults.fitted.lookup_words import read_instead
 from conformance.faults.fitted.weight_structure import Estimated
 from conformance.faults.fitted.wrong_rows import Elements, with_assignments, wrong_outputs, wrong_table_rows
-from conformance.faults.kinds import LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear

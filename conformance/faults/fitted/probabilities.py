@@ -4,13 +4,12 @@ from math import sqrt
 
 import numpy as np
 
-from conformance.faults.altered import Altered
 from conformance.faults.attention import CONTEXT, PROBS, keys_of, softmax
+from conformance.faults.changes import Altered
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, nearest_fit
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import split_heads
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.changes import Altered, Rearranged
+from conformance.faults.fault import FUNCTIONS, LINEARS
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.kinds import FUNCTIONS, LINEARS
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -124,12 +124,7 @@ _TYPES = frozenset({"token_type_lookup"})  # Types are so few that those of a ro
 
 
 def _of_other_rows(kinds: frozenset[str], of_first: frozenset[str] = frozenset()) -> tuple[Fitted, Fitted]:
-    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds.
-
-    Args:
-        kinds: the kinds of both faults.
-        of_first: further kinds of the first.
-    """
+    """Return the faults in which rows of the batch have the results of the first row, or of others, at steps of these kinds."""
     return (
         Fitted("rows-first", kinds | of_first, "every row of the batch has the result of the first row", "constructed", _first_row,
                "a buffer or a static input of one row, expanded to the batch", equation="y_b = f(x_0)", fix=_ROWS),

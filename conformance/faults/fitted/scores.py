@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered, with_slack
 from conformance.faults.attention import CONTEXT, SCORES
+from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.linear import Linear

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.faults.fitted.lookup_words import read_instead
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 
 MOST_INDICES = 6  # maximum number of indices that are listed
 

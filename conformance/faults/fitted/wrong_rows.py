@@ -10,8 +10,7 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.fitted_fault import TINY, FitData, relative_error
 from conformance.faults.fitted.lookup_words import DIGITS, element_that_differs
 from conformance.faults.fitted.weight_structure import Assignment, Estimated, assignment
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 

@@ -17,8 +17,7 @@ from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
 from conformance.model.architecture import Architecture
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 
 MOST_LISTED = 6  # places that are listed individually
 

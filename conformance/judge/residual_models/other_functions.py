@@ -10,8 +10,7 @@ from scipy.special import chdtr
 
 from conformance.judge.residual_models.arrangement import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, projection_threshold
 from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh

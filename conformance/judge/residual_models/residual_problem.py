@@ -19,8 +19,7 @@ import numpy.typing as npt
 from scipy.special import betaincinv, chdtr
 
 from conformance.judge.residual_models.step_terms import StepTerm, step_terms
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Mask
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import FALSE_ALARM, ErrorLimits
 from conformance.oracle import Step
@@ -216,16 +215,7 @@ class ResidualProblem:
     def finding_of(
         self, kind: str, sentence: str, model: Array, noise: ElementNoise, freedom: int = 0, numbers: tuple[FittedNumber, ...] = ()
     ) -> ResidualFinding:
-        """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed.
-
-        Args:
-            kind: kind of the finding.
-            sentence: description of the finding.
-            model: the model of the candidate's array.
-            noise: noise of the model.
-            freedom: number of fitted numbers.
-            numbers: the fitted numbers to report.
-        """
+        """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed."""
         degrees, left = self.count - freedom, self._left(model, noise)
         remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
         passes = remaining <= self.limits.rms and float(left.max(initial=0.0)) <= self.limits.max

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import Context, Scores, merge_heads, split_heads
 from conformance.oracle.linear import Linear

@@ -44,37 +44,26 @@ class SearchResult(Generic[AnyTrial]):
     nearest: tuple[tuple[FittedFaults, ...], ...]
 
 
-def explaining_sets(
-    problem: Problem[AnyTrial],
-    placements: Sequence[FaultPlacement],
-    fallback: Sequence[FaultPlacement],
-    budget: SearchBudget,
-    most_faults: int = MOST_FAULTS,
-) -> SearchResult[AnyTrial]:
-    """Return the sets with the fewest faults that explain the numbers, and the nearest sets.
+@dataclass(frozen=True, eq=False)
+class Search(Generic[AnyTrial]):
+    """A search for the smallest sets of faults that explain the numbers.
 
-    Args:
-        problem: the numbers.
+    Attributes:
+        whole: the numbers.
         placements: the faults that are tried alone and combined.
         fallback: the faults that are tried alone if none of `placements` explains the numbers.
         budget: the budget of the search.
         most_faults: largest number of faults in a set.
     """
-    return _Search(problem, placements, fallback, budget, most_faults).found()
-
-
-@dataclass(frozen=True, eq=False)
-class _Search(Generic[AnyTrial]):
-    """A search; attributes as the arguments of `explaining_sets`."""
 
     whole: Problem[AnyTrial]
     placements: Sequence[FaultPlacement]
     fallback: Sequence[FaultPlacement]
     budget: SearchBudget
-    most_faults: int
+    most_faults: int = MOST_FAULTS
 
-    def found(self) -> SearchResult[AnyTrial]:
-        """Run the search."""
+    def result(self) -> SearchResult[AnyTrial]:
+        """Return the sets with the fewest faults that explain the numbers, and the nearest sets."""
         explaining, nearest = list[AnyTrial](), list[tuple[FittedFaults, ...]]()
         followed = [self.whole.none]
         for count in range(self.most_faults):

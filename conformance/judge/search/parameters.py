@@ -18,8 +18,7 @@ from conformance.judge.number_words import closed_form
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults, Problem
 from conformance.judge.segment import Segment
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import NUDGE, Array
+from conformance.numerics.formats import NUDGE, Array, as_array
 
 # Convergence is quadratic near the solution. Far from it, each step triples the value under a root: 20 steps from 1e-9 to 1
 # (3^20), and four to converge.
@@ -50,11 +49,6 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
 
     The value with the smaller distance is chosen; if both increase the distance, the step is halved until it does not. Return None
     if no value changes anything.
-
-    Args:
-        problem: the numbers.
-        placement: the fault with a parameter.
-        others: the faults that are already in place.
     """
     right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
     fits: list[FittedFaults | None] = [problem.evaluate([*others, placement.of(wrong)])]

@@ -11,8 +11,7 @@ import numpy as np
 
 from conformance.judge.search.placements import FaultPlacement, FaultySegment, with_faults
 from conformance.judge.segment import Segment
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Format, as_array
 
 # Effects up to this share of the numbers' size are taken as linear: their second order is a quarter of them, which is also the
 # relative error of the estimate by `first_order_screen.PROBES` probes.

@@ -6,8 +6,7 @@ Those with numeric targets have their own equations.
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.losses import BinaryEntropy, Choice, Labelled, Span, Squared, Targeted

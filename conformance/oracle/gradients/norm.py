@@ -3,8 +3,7 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.embeddings import sum_variance

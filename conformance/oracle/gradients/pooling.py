@@ -6,8 +6,7 @@ import numpy as np
 
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.accumulation import squared_partial_sums

@@ -10,8 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Single, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct

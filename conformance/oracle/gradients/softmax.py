@@ -3,13 +3,13 @@
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.bilinear import Context, split_heads
 from conformance.oracle.correlated_errors import CorrelatedErrors, RowError
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
+from conformance.oracle.softmax import jacobian_of_softmax
 from conformance.oracle.step import Step
 
 
@@ -45,9 +45,6 @@ class ProbabilitiesBackward(Step):
         """Return ∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j; 0 for the other two parents."""
         (w, p), centred = self._read, self._read[0] - self._mean
 
-        def of_upstream(v: Array) -> Array:
-            return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
-
         def of_probs(v: Array) -> Array:
             own = centred * (centred - 2.0 * p * w) * v
             return as_array(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
@@ -56,7 +53,7 @@ class ProbabilitiesBackward(Step):
             return LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(parent))
 
         return (
-            LinearMap(of_upstream, lambda u: p * (u - (p * u).sum(-1, keepdims=True))),
+            jacobian_of_softmax(p),
             LinearMap(of_probs, lambda u: centred * u - w * (p * u).sum(-1, keepdims=True)),
             *map(nothing, self.parents[2:]),
         )

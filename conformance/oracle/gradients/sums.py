@@ -11,8 +11,7 @@ import numpy as np
 from conformance.model.activation import SCALAR
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.arrays import as_array
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
 from conformance.oracle.correlated_errors import CorrelatedErrors
