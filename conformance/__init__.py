@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conformance.candidates.registry import Implementation, load_implementation
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.attached_examples import example
-    from conformance.checks.public_check import check
+    from conformance.checks.run_check import check
     from conformance.checks.trace import Trace, trace
     from conformance.errors import (
         CandidateCrash,
@@ -84,7 +84,7 @@ _PUBLIC = {
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
     "results.file": ("read_results",),
-    "checks.public_check": ("check",),
+    "checks.run_check": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.registry": ("Implementation", "load_implementation"),

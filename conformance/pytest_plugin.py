@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Apply the options that concern every check."""
-    from conformance.checks.search.plan import EXAMPLES
+    from conformance.checks.check import EXAMPLES
     from conformance.suite.pytest_session import begin
 
     option = session.config.getoption

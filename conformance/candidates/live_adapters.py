@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.candidates.module_hooks import listening
-from conformance.candidates.returned_tensors import selected
+from conformance.candidates.capture import listening
+from conformance.candidates.returned_value import selected
 from conformance.errors import CandidateError
 
 

@@ -12,7 +12,7 @@ from conformance.candidates.registry import Implementation, load_implementation,
 from conformance.candidates.stream import NOTES, UNCOMPARED, Stream, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
-from conformance.checks.candidate_stream import guarded
+from conformance.checks.contract import guarded
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes
 from conformance.checks.search.static_shape import fixed_size
@@ -58,7 +58,7 @@ def check_values(
     depth: Depth = "full",
     passes: Passes = forward_passes,
 ) -> Result:
-    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.public_check.check`.
+    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.run_check.check`.
 
     `passes` returns the passes to run, for example a forward pass of each batch, or backward passes as well.
     """

@@ -10,9 +10,9 @@ import msgspec
 
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.catalogue import PUBLISHED, named
+from conformance.checks.check import Plan
 from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.goldens.golden import Golden, nested

@@ -14,7 +14,7 @@ import msgspec
 from conformance import __version__
 from conformance.candidates.entry_points import registered
 from conformance.candidates.source_imports import source_digest
-from conformance.checks.search.plan import Plan
+from conformance.checks.check import Plan
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.model.digest import content_digest

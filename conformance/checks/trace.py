@@ -10,7 +10,7 @@ import torch
 
 from conformance import __version__
 from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_golden import require_its_checkpoint
+from conformance.candidates.recorded.recorded_trace import require_its_checkpoint
 from conformance.candidates.registry import Runner, load_implementation, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored

@@ -6,8 +6,8 @@ from functools import cache
 from conformance.candidates import registry
 from conformance.candidates.recorded import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
-from conformance.checks.apply_known_failures import apply_known_failures
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.known_failures import apply_known_failures
 from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run_check

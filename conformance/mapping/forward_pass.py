@@ -11,9 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.candidates.arrays import tensors_in
-from conformance.candidates.capture import Tap
-from conformance.candidates.module_hooks import Side, listening
-from conformance.candidates.returned_tensors import is_dense, selected
+from conformance.candidates.capture import Side, Tap, listening
+from conformance.candidates.returned_value import is_dense, selected
 from conformance.errors import CandidateError
 from conformance.mapping.tensors import NUMBER
 from conformance.numerics.formats import Array, Mask

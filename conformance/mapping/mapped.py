@@ -30,9 +30,9 @@ from conformance.mapping.implementation import at_another_depth, implementation_
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
+from conformance.mapping.source import is_attribute_path, require_writable
 from conformance.mapping.taps import Located, Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
-from conformance.mapping.writable import is_attribute_path, require_writable
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

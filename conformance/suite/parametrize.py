@@ -73,7 +73,7 @@ class BoundCheck:
         A skipped check and a known failure raise pytest's own exceptions, with the reason.
         """
         __tracebackhide__ = True
-        from conformance.checks.apply_known_failures import apply_known_failures
+        from conformance.checks.known_failures import apply_known_failures
 
         try:
             start_recording()

@@ -14,9 +14,9 @@ from torch import Tensor
 from conformance import load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.faults import BY_NAME
 from conformance.judge import found_equations

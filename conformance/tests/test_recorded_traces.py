@@ -16,7 +16,7 @@ from safetensors.torch import save_file as save_tensors
 
 from conformance import RecordedTrace, Unavailable, check, load_golden
 from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_golden import recorded_on
+from conformance.candidates.recorded.recorded_trace import recorded_on
 from conformance.checks import candidate_device, integrity
 from conformance.checks.trace import record
 from conformance.checks.viewed_candidate import ViewedCandidate

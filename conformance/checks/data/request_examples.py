@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.checks.candidate_stream import guarded
+from conformance.checks.contract import guarded
 from conformance.errors import CandidateError, Unsupported, UsageError
 from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData

@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
-from conformance.checks.repro.origin import from_any_folder, origin
-from conformance.checks.repro.snippet import snippet
+from conformance.checks.repro.snippet import from_any_folder, origin, snippet
 from conformance.checks.search.subject import Subject
 from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, stored_arrays

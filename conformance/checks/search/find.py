@@ -13,7 +13,7 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from conformance.checks.search.plan import Plan
+from conformance.checks.check import Plan
 from conformance.checks.search.static_shape import fewer, shorter
 from conformance.checks.search.strategies import ROWS
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError

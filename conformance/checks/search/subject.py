@@ -1,5 +1,9 @@
-"""The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches."""
+"""The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches.
 
+Inputs that may end the process or break the device's context are given to it in a child process.
+"""
+
+import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -7,16 +11,24 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.candidates.capture import at_once
-from conformance.candidates.registry import Runner
+from conformance.candidates.registry import Runner, load_implementation
 from conformance.candidates.stream import pairs
 from conformance.checks.candidate_device import functions_of, inputs_device
-from conformance.checks.candidate_stream import guarded
-from conformance.checks.contract import accepted, prepared
+from conformance.checks.contract import accepted, guarded, prepared
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
+from conformance.errors import (
+    CandidateCrash,
+    CandidateEnded,
+    CandidateError,
+    CandidateFailure,
+    ConformanceError,
+    FixtureError,
+    Unsupported,
+)
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.numerics.devices import is_whole
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import IdentityKey
@@ -35,7 +47,7 @@ class IsolatedRunner(ABC):
 
     @abstractmethod
     def answers_apart(self, subject: "Subject", batch: Batch) -> bool:
-        """Return the value of `search.child.answers_in_a_child`, called in the process of the runner."""
+        """Return the value of `answers_in_a_child`, called in the process of the runner."""
 
 
 @dataclass(frozen=True)
@@ -144,3 +156,54 @@ class Subject:
 def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str, Array]:
     """Return all rounded weights, converted once because a search reads them for every batch."""
     return dict(rounded_weights(checkpoint.value, dtype))
+
+
+_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
+
+
+def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
+    """Return whether the candidate completes the batch in a child process instead of raising or ending the process.
+
+    Raises:
+        Unsupported: if the candidate cannot be sent to another process.
+        CandidateError: if the candidate exceeds the time limit.
+        FixtureError: if the process could not be prepared.
+    """
+    import pickle
+
+    candidate = subject.name if _is_loadable(subject) else subject.candidate
+    try:
+        sent = pickle.dumps((candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
+    except Exception as error:
+        raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
+    process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
+    process.start()
+    process.join(_SECONDS)
+    if process.is_alive():
+        process.kill()
+        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+    if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
+        raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
+    return process.exitcode == _ACCEPTED
+
+
+def _is_loadable(subject: Subject) -> bool:
+    """Return whether the subject's name loads the same candidate."""
+    try:
+        return load_implementation(subject.name) is subject.candidate
+    except ConformanceError:
+        return False
+
+
+def _ask(sent: bytes) -> Any:
+    import os
+    import pickle
+
+    from conformance.goldens.custom_golden import open_golden
+
+    found, golden, device, dtype, arrays = pickle.loads(sent)
+    candidate = load_implementation(found) if isinstance(found, str) else found
+    subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
+    accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
+    os._exit(_ACCEPTED if accepted else _REFUSED)
