@@ -23,14 +23,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
     from conformance.candidates.capture import Showing, Tap, captured
-    from conformance.candidates.capture_gradients import captured_with_gradients
-    from conformance.candidates.capture_step import captured_step
+    from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
     from conformance.candidates.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
-    from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.output_map import OutputMap
     from conformance.candidates.recorded import RecordedTrace
-    from conformance.candidates.registry import Implementation, load_implementation
+    from conformance.candidates.registry import Implementation, ModuleRunner, load_implementation
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.attached_examples import example
     from conformance.checks.run_check import check
@@ -62,7 +60,7 @@ _PUBLIC = {
     "model.architecture": ("Architecture",),
     "candidates.archives": ("Archive",),
     "model.batch": ("Batch", "TorchBatch"),
-    "candidates.capture_gradients": ("captured_with_gradients",),
+    "candidates.capture_gradients": ("captured_step", "captured_with_gradients"),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint",),
     "candidates.command": ("Command",),
@@ -86,10 +84,8 @@ _PUBLIC = {
     "results.file": ("read_results",),
     "checks.run_check": ("check",),
     "checks.trace": ("Trace", "trace"),
-    "candidates.module_runner": ("ModuleRunner",),
-    "candidates.registry": ("Implementation", "load_implementation"),
+    "candidates.registry": ("Implementation", "ModuleRunner", "load_implementation"),
     "candidates.recorded": ("RecordedTrace",),
-    "candidates.capture_step": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
     "candidates.output_map": ("OutputMap",),

@@ -125,7 +125,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize every test that takes `bert_check` with the checks in its module's `CHECKS`."""
     if "bert_check" not in metafunc.fixturenames:
         return
-    from conformance.candidates.entry_points import registered
+    from conformance.candidates.lookup import registered
     from conformance.errors import ConformanceError
     from conformance.suite.parametrize import bound_checks, parameters
 

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.arrays import Unreadable
+from conformance.candidates.arrays import UNCOMPARED, Unreadable
 from conformance.candidates.capture import listening, returned
-from conformance.candidates.stream import UNCOMPARED
 from conformance.errors import CandidateError
 from conformance.model.activations import last_hidden, layer_input, outputs, table
 from conformance.model.architecture import Architecture

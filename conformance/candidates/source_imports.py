@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.candidates.entry_points import registered_origin
-from conformance.candidates.lookup import described_by
+from conformance.candidates.lookup import described_by, registered_origin
 
 _SUITE = "conformance"  # imports none of the packages that candidates need
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, RecursionError)  # an IndexError: a relative import above the root

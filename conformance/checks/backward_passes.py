@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
 from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable

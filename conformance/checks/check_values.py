@@ -7,9 +7,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.arrays import Unreadable
+from conformance.candidates.arrays import NOTES, UNCOMPARED, Stream, Unreadable, pairs
 from conformance.candidates.registry import Implementation, load_implementation, name_of
-from conformance.candidates.stream import NOTES, UNCOMPARED, Stream, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.contract import guarded

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Implementation, Runner, supports_of
-from conformance.candidates.stream import pairs
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.validate import accepted_array, row_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.stream import Stream
+from conformance.candidates.arrays import Stream
 from conformance.errors import CandidateError, NotApplicable
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import msgspec
 
 from conformance import __version__
-from conformance.candidates.entry_points import registered
+from conformance.candidates.lookup import registered
 from conformance.candidates.source_imports import source_digest
 from conformance.checks.check import Plan
 from conformance.goldens.golden import Golden, stored_arrays
@@ -21,14 +21,7 @@ from conformance.model.digest import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
 from conformance.numerics.thresholds import FALSE_ALARM
-from conformance.results.records import (
-    SCHEMA_VERSION,
-    FunctionRecord,
-    GoldenRecord,
-    Header,
-    ImplementationRecord,
-    MachineRecord,
-)
+from conformance.results.records import SCHEMA_VERSION, FunctionRecord, GoldenRecord, Header, ImplementationRecord, MachineRecord
 
 _DIGITS = 12  # of a digest that is compared with another and shown
 

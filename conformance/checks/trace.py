@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from conformance import __version__
+from conformance.candidates.arrays import pairs
 from conformance.candidates.recorded import file_format
 from conformance.candidates.recorded.recorded_trace import require_its_checkpoint
 from conformance.candidates.registry import Runner, load_implementation, name_of
-from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import inputs_device, require_place
 from conformance.checks.contract import accepted, prepared, require_support
@@ -68,12 +68,7 @@ class Trace:
 
 
 def trace(
-    implementation: object,
-    golden: str | Golden = "tiny",
-    *,
-    texts: Sequence[str] = (),
-    device: str = "cpu",
-    dtype: str = "float32",
+    implementation: object, golden: str | Golden = "tiny", *, texts: Sequence[str] = (), device: str = "cpu", dtype: str = "float32"
 ) -> Trace:
     """Run an implementation and return every activation that it exposes; nothing is printed.
 

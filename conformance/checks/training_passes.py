@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.arrays import Described, described
+from conformance.candidates.arrays import Described, described, pairs
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_passes_of
 from conformance.checks.contract import ability, guarded
 from conformance.checks.passes import Pass, forward_passes_of, opened

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import eq
 from pathlib import Path
 
-from conformance.candidates.entry_points import registered
+from conformance.candidates.lookup import registered
 from conformance.checks.catalogue import CHECKS, PUBLISHED
 from conformance.goldens.manifest import manifest
 from conformance.model.activations import parameter_shapes, table

@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from conformance.candidates.entry_points import registered
-from conformance.candidates.lookup import is_object, require_known
+from conformance.candidates.lookup import is_object, registered, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def listing(arguments: Namespace) -> int:
     """Run `list`: print the names, distributions and origins of implementations and goldens."""
-    from conformance.candidates.entry_points import registered
+    from conformance.candidates.lookup import registered
     from conformance.goldens.manifest import manifest
 
     rows = [

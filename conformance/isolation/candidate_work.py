@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 
 from conformance.candidates import capture
-from conformance.candidates.arrays import Described, described
+from conformance.candidates.arrays import Described, described, pairs
 from conformance.candidates.registry import load_implementation
-from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_pass
 from conformance.checks.contract import ability, guarded, named_features, prepared, refusal, yielded
 from conformance.checks.data.request_examples import epoch_of, require_data

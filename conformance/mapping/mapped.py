@@ -15,19 +15,17 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from conformance.candidates.arrays import Unreadable
+from conformance.candidates.arrays import GUESSED, Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import HEAD, LAYER, in_layer, is_layered
-from conformance.candidates.module_runner import ModuleRunner
-from conformance.candidates.stream import GUESSED
+from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping.call import Call, Signature, calls, wrapper
-from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
+from conformance.mapping.forward_pass import PROBE, ForwardPass, batch_for, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.implementation import at_another_depth, implementation_of
-from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.source import is_attribute_path, require_writable

@@ -17,7 +17,7 @@ from conformance.errors import UsageError
 from conformance.mapping.call import DTYPE
 from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
-from conformance.mapping.requirements import Requirement
+from conformance.mapping.signature import Requirement
 from conformance.mapping.taps import Located
 from conformance.model.activations import last_hidden
 from conformance.names import printable

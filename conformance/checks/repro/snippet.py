@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.entry_points import registered_origin
-from conformance.candidates.lookup import described_by
+from conformance.candidates.lookup import described_by, registered_origin
 from conformance.candidates.registry import load_implementation
 from conformance.checks.candidate_device import inputs_device
 from conformance.errors import ConformanceError

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from conformance.candidates.arrays import pairs
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner, load_implementation
-from conformance.candidates.stream import pairs
 from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, guarded, prepared
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
