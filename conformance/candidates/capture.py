@@ -280,11 +280,8 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
     """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
 
     Code under `torch.compile` that contains such a hook is run eagerly: the hook would end the compiled graph there in any case.
-
-    Args:
-        modules: every submodule by its paths.
-        taps: tap of each activation, by name.
-        put: called with the name and the tensor, which is not copied.
+    `modules` has every submodule by its paths, `taps` the tap of each activation by name. `put` is called with the name and the
+    tensor, which is not copied.
     """
     at: dict[tuple[int, Side], list[tuple[str, Tap]]] = {}
     for name, tap in taps.items():

@@ -243,9 +243,7 @@ def _require_file(file: Path, path: str = "") -> None:
 def _no_file(file: Path, path: str = "") -> str:
     """Return the message for a file that does not exist, with the files of its kind in its folder whose names are nearest.
 
-    Args:
-        file: the file.
-        path: the object in it, which the suggestions repeat; may be empty.
+    The suggestions repeat `path`, the object in it.
     """
     if not file.parent.is_dir():
         return f"there is no file {str(file)!r}: the folder {str(file.parent)!r} does not exist"

@@ -34,12 +34,7 @@ def selected(value: Any, selector: str = "", seen: dict[int, Any] | None = None)
     """Yield the dense floating-point tensors in a value at any depth, each with the Python source that selects it.
 
     Parts are those of mappings, sequences and sets, and the attributes of other objects. An iterator is not consumed, so that it
-    has no parts.
-
-    Args:
-        value: what a module returns.
-        selector: source that selects the value itself.
-        seen: the containers and objects that were entered, by id, since one may contain itself.
+    has no parts. The containers and objects that were entered are in `seen` by id, since one may contain itself.
 
     Example:
         >>> [selector for selector, _ in selected({"states": [torch.zeros(1), 3], "pooled": torch.zeros(2)})]
@@ -172,9 +167,7 @@ class ReturnedValue:
     def of(self, call: Callable[[], Any], named_in: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, torch.Tensor]:
         """Run a forward pass and return the activations that it returns, under keys of their own.
 
-        Args:
-            call: runs the module; what the module itself returns is kept.
-            named_in: returns the activations by name in what `call` returns.
+        `call` runs the module; `named_in` returns the activations by name in what `call` returns.
         """
         with listening([("", self._module, "output")], lambda _key, _call, value, _named: self._results.append(value)):
             self._value = call()
@@ -185,11 +178,8 @@ class ReturnedValue:
     def compared(self, captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator[tuple[str, Any]]:
         """Yield a pass's activations by name, and at the end a note if a part of the returned value was not compared.
 
-        Outputs that are also hooked are not yielded again: they are compared with the hooked ones.
-
-        Args:
-            captured: tensors at the taps, then those of `of`, by key.
-            show: maps (key, tensor at a tap) to one or several activations, by name.
+        Outputs that are also hooked are not yielded again: they are compared with the hooked ones. `captured` has the tensors at
+        the taps, then those of `of`; `show` maps a key and a tensor at a tap to activations by name.
 
         Raises:
             CandidateError: the module returns another tensor.

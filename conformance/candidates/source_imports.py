@@ -19,10 +19,6 @@ def may_import(name: str, package: str) -> bool:
 
     The answer is True if the source of `package.module:object` or `FILE.py:object` is not found or cannot be parsed, and False for
     names of other kinds: exported programs, traces and commands.
-
-    Args:
-        name: the candidate's name.
-        package: name of a top-level package.
     """
     module, colon, _ = (registered_origin(name) or name).partition(":")
     if not colon or module == "cmd":

@@ -14,7 +14,7 @@ from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.contract import guarded
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes
-from conformance.checks.search.static_shape import fixed_size
+from conformance.checks.search.subject import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.goldens.custom_golden import open_golden

@@ -128,9 +128,7 @@ def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
 def guarded(stream: Iterator[Item], setting: Callable[[], AbstractContextManager[object]] = nullcontext[object]) -> Iterator[Item]:
     """Yield a candidate's items one at a time; exceptions of the candidate's code are raised as its crash.
 
-    Args:
-        stream: the iterator, whose `next` runs the candidate's code.
-        setting: context manager for each call of `next`. It does not enclose the yield, where it would apply to the consumer.
+    The context manager `setting` is for each call of `next`. It does not enclose the yield, where it would apply to the consumer.
     """
     end: Any = object()
     while True:

@@ -90,12 +90,8 @@ def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bo
     """Return the entries of each case that has any.
 
     An entry for a check, device, dtype, golden or candidate that exists but is not part of this run belongs to another run and may
-    remain without a match.
-
-    Args:
-        entries: the known failures.
-        cases: the cases of this run.
-        named: whether every candidate is loaded by its name; if one is an object, others may be objects unknown to this run.
+    remain without a match. `named` says whether every candidate is loaded by its name; if one is an object, others may be objects
+    unknown to this run.
 
     Raises:
         UsageError: if an entry names something that does not exist, or matches no case and does not belong to another run.
@@ -140,13 +136,8 @@ def apply_known_failures(
 ) -> Result:
     """Return the result after applying these entries and those of the candidate's own file of known failures.
 
-    The outcome is `error` if the candidate's file cannot be read or names something that does not exist.
-
-    Args:
-        result: the result of one check.
-        implementation: the candidate, as a name or an object.
-        entries: the known failures of the run.
-        load: returns the candidate for a name, and returns an object unchanged.
+    The outcome is `error` if the candidate's file cannot be read or names something that does not exist. `load` returns the
+    candidate for a name, and returns an object unchanged.
     """
     try:
         own_entries = declared(implementation, load)

@@ -30,13 +30,6 @@ def watched(
 
     The returned function raises `CandidateError` at the first wrong mean or variance, and `NotApplicable` if no norm is exposed.
     The false-alarm probability is shared among `calls` calls and the norms of each.
-
-    Args:
-        checkpoint: the weights.
-        device: the device of the candidate.
-        dtype: the format of the candidate.
-        functions: the error bounds of the candidate's library functions.
-        calls: number of calls of the function.
     """
 
     def view(batch: Any, stream: Stream) -> Stream:

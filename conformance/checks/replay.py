@@ -66,10 +66,8 @@ class _About(msgspec.Struct, frozen=True):
 def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> list[Result]:
     """Run the failures in a file again and return their results.
 
-    Args:
-        path: the file of one failure, or a results file, whose failures are all run again; the result of a failure in a results
-            file that cannot be run again has outcome `error`.
-        again: runs one failure; `run_again` by default.
+    The result of a failure in a results file that cannot be run again has outcome `error`. `again` runs one failure, `run_again` by
+    default.
 
     Raises:
         UsageError: if the file is neither of the two, contains no failure, or is the file of a failure that cannot be run again.
@@ -118,10 +116,6 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
 
 def run_again(failure: Failure, load: Callable[[str], Implementation] = load_implementation) -> Result:
     """Run a failed check again: a law on its example only, a judgement on the failure's batches or, without any, the golden's.
-
-    Args:
-        failure: the failure.
-        load: returns the candidate for a name.
 
     Raises:
         UsageError: if the golden cannot be opened, the check does not exist, or no values of the golden are published.

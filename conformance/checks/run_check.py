@@ -39,17 +39,8 @@ def run_check(
 ) -> "Result":
     """Run one check and return its result; no exception is raised.
 
-    Args:
-        check: the check.
-        implementation: the candidate, as a name or an object.
-        golden: the golden, as a name or an object.
-        device: a torch device string.
-        dtype: the name of a floating-point format.
-        runs: number of such calls among which the false-alarm probability is shared.
-        plan: the extent of the search and of the judgement.
-        known: examples to try first.
-        require: patterns of activations that must be observed.
-        load: returns the candidate for a name or an object; `candidates.registry.load_implementation` by default.
+    Arguments are as in `check`, apart from `known`, examples to try first, and `load`, which returns the candidate for a name or an
+    object (`candidates.registry.load_implementation` by default).
     """
     from conformance.candidates import registry
     from conformance.candidates.registry import name_of

@@ -46,11 +46,8 @@ _ACTIVATION_FUNCTIONS = ("gelu", "gelu_new", "relu")  # one name of each functio
 def proposed(factory: Any, name: str, home: str, architecture: Architecture | None = None) -> Proposal:
     """Return the proposed registration of a module.
 
-    Args:
-        factory: a class or function that builds the module, or the module itself.
-        name: name of the factory in the Python module `home`.
-        home: import path of the Python module.
-        architecture: architecture with which the module is built and examined (default: sizes that are all different).
+    The factory is a class or function that builds the module, or the module itself, and has that name in the Python module `home`.
+    Unless an architecture is given, the module is examined with sizes that are all different.
 
     Raises:
         UsageError: the signature does not determine how the module is built, or a name cannot be written in an adaptor.

@@ -49,9 +49,7 @@ _POOLER = Requirement("not a.pooler", "it has a pooler, which this architecture 
 def head_requirements(used: Sequence[str], a: Architecture) -> Iterator[Requirement]:
     """Yield the requirements for the pooler and the heads of which the module has a parameter.
 
-    Args:
-        used: Hugging Face's names of the parameters that the module holds, with `{layer}`.
-        a: the architecture with which the module was examined.
+    `used` are Hugging Face's names of the parameters that the module holds, with `{layer}`; `a` is that with which it was examined.
     """
     names = {name for pattern in used for name in expanded(pattern, a.num_hidden_layers)}
     if any(name.startswith("bert.pooler.") for name in names):
@@ -67,14 +65,8 @@ def settings_requirements(
     """Yield the requirement on each field of an architecture that the module cannot be given: the value that it was examined with.
 
     A module with another constant than that value is wrong on the networks that have the value, and is judged there; `run` names
-    the mistake.
-
-    Args:
-        given: names of the fields that are given to the module when it is built.
-        used: Hugging Face's names of the parameters that the module holds.
-        a: the architecture with which the module was examined.
-        is_instance: whether the module was built before, with sizes of its own.
-        computes: another activation function that the module was seen to compute, which is accepted as well.
+    the mistake. `given` are the fields that the module is given when it is built, and `used` the names of the parameters that it
+    holds. `computes` is another activation function that it was seen to compute, which is accepted as well.
     """
     fixed = [name for name, table in _SETTINGS.items() if not table or table in used]
     for name in dict.fromkeys((*(_SIZES if is_instance else ()), *fixed)):

@@ -179,22 +179,9 @@ def settled(program: Program, locations: Locations, architecture: Architecture) 
         values = program.watch([arrays[field].to(program.device) for field in program.fields], wanted)
     except Exception:  # a program for one size only may raise any exception
         return locations
-    rows = table(architecture)
-    return {
-        names: found for names, candidates in locations.items() if (found := _fitting(names, candidates, values, rows, ids, heads))
-    }
-
-
-def _fitting(
-    names: Names,
-    candidates: Sequence[str],
-    values: Mapping[str, Value],
-    rows: Mapping[str, Activation],
-    ids: torch.Tensor,
-    heads: int,
-) -> tuple[str, ...]:
-    """Return the first value of the right shape, as a tuple; an empty tuple if there is none."""
-    return next(((c,) for c in candidates if c in values and _is_of(names, values[c], rows, ids.shape[0], ids.shape[1], heads)), ())
+    rows, (size, length) = table(architecture), ids.shape
+    fitting = {n: [c for c in cs if c in values and _is_of(n, values[c], rows, size, length, heads)] for n, cs in locations.items()}
+    return {names: (found[0],) for names, found in fitting.items() if found}
 
 
 def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int, length: int, heads: int) -> bool:

@@ -156,9 +156,7 @@ ALIASES: Mapping[str, Sequence[str]] = {
 def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
     """Return the name of the batch's array for each input of a program.
 
-    Args:
-        names: names of the program's inputs.
-        given: the array for each input, in order; needed if the names of the inputs are not recognized.
+    The array for each input, in order, is `given` if the names of the inputs are not recognized.
 
     Raises:
         CandidateError: a name is not recognized, an array is used twice, `input_ids` is missing, or the lengths differ.

@@ -31,11 +31,7 @@ def recognised(constants: Mapping[str, Constant], checkpoint: Checkpoint, storag
     """Return the checkpoint's parameters that each of the program's tensors holds, unchanged or transposed, by value name.
 
     A tensor without a recognized name whose values equal those of several parameters (all ones, for instance) is not identified.
-
-    Args:
-        constants: the program's tensors by value name.
-        checkpoint: the checkpoint.
-        storage: the format to which the checkpoint's parameters are rounded before the comparison.
+    The checkpoint's parameters are rounded to the format `storage` before the comparison.
     """
     shapes = parameter_shapes(checkpoint.architecture)
     found: dict[str, Names] = {value: (name,) for value, c in constants.items() if (name := _by_name(c, shapes))}
@@ -122,13 +118,7 @@ class _Made:
 
 
 def located(graph: Graph, parameters: Mapping[str, Names], architecture: Architecture) -> Locations:
-    """Return the activations that are located in a graph, with the values that may hold them.
-
-    Args:
-        graph: the graph.
-        parameters: the checkpoint's parameters in each value of the graph.
-        architecture: the architecture of the checkpoint.
-    """
+    """Return the activations that are located in a graph, with the values that may hold them."""
     rows = table(architecture)
     made = dict(_with_parameters(graph, parameters, rows))
     places = {names: found.result for names, found in made.items()}

@@ -101,9 +101,7 @@ def trace_of(implementation: object) -> RecordedTrace | None:
 def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
     """Return the golden of a trace.
 
-    Args:
-        recorded: the trace.
-        network: golden with the checkpoint of the trace; None: the golden named in the metadata.
+    The network is the golden named in the metadata, unless one with the checkpoint of the trace is given.
 
     Raises:
         UsageError: the trace was recorded on another checkpoint, or its inputs do not match the checkpoint.

@@ -143,12 +143,7 @@ def _watched(run: Run, watch: str, device: str) -> list[str]:
 
 
 def loadable(name: str, implementation: str | Any) -> str:
-    """Return what `load_implementation` loads the candidate from in any folder; an empty text if no module holds it by a name.
-
-    Args:
-        name: the name of the candidate.
-        implementation: the candidate as requested: the name, or an object with that name.
-    """
+    """Return what `load_implementation` loads the candidate from in any folder; an empty text if no module holds it by a name."""
     described = described_by(name)
     if described:
         return described[1]
@@ -165,9 +160,7 @@ def from_any_folder(name: str) -> str:
 def origin(name: str, implementation: str | Any) -> str:
     """Return `module:name` of a candidate: its registered origin, else the module that holds it, else an empty text.
 
-    Args:
-        name: the name of the candidate.
-        implementation: the candidate as requested: the name, or an object with that name.
+    `implementation` is the candidate as requested: that name, or an object with that name.
     """
     known = registered_origin(name) or (name if ":" in name else "")
     if isinstance(implementation, str):

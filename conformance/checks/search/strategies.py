@@ -62,10 +62,6 @@ def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[in
     return st.one_of(short, short, short, _long(architecture, longest))
 
 
-def _unchanged(batch: Batch) -> Batch:
-    return batch
-
-
 @dataclass(frozen=True)
 class Batches:
     """The batches on which a law is tested.
@@ -84,7 +80,7 @@ class Batches:
     room: int = 0
     token_types: bool | None = None
     is_large: bool = False
-    change: Callable[[Batch], Batch] = _unchanged
+    change: Callable[[Batch], Batch] = lambda batch: batch
 
     def drawn(self, architecture: Architecture) -> st.SearchStrategy[Batch]:
         """Return a strategy for batches of any length."""

@@ -1,14 +1,18 @@
 """The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches.
 
-Inputs that may end the process or break the device's context are given to it in a child process.
+Inputs that may end the process or break the device's context are given to it in a child process. A subject that runs at only one
+length or batch size, like a program exported with static shapes, is detected.
 """
 
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from conformance.candidates.arrays import pairs
 from conformance.candidates.capture import at_once
@@ -106,11 +110,8 @@ class Subject:
     def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
         """Run the candidate and return every activation that it exposes, in float64, in the order in which they are yielded.
 
-        The contract is checked as in a judgement.
-
-        Args:
-            batch: the inputs.
-            given: changes the batch that is passed to the candidate.
+        The contract is checked as in a judgement. `given` changes the batch that is
+        passed to the candidate.
 
         Raises:
             CandidateError: for an unknown name, a wrong shape or dtype, or a value that is not finite; or if no output is exposed.
@@ -207,3 +208,51 @@ def _ask(sent: bytes) -> Any:
     subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
     accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
     os._exit(_ACCEPTED if accepted else _REFUSED)
+
+
+def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
+    """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text.
+
+    A candidate whose process ends is not known to have a static size.
+    """
+    with suppress(CandidateEnded):
+        return _static_shape(subject, batches)
+    return ""
+
+
+def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
+    whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
+    if not _runs(subject, whole):
+        return ""
+    for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
+        # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
+        smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
+        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
+            return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
+    return ""
+
+
+def fixed_size(what: str, size: int, tried: str = "") -> str:
+    """Return the start of a message on a candidate that runs at one length or batch size (`what`) only."""
+    return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
+
+
+def _runs(subject: Subject, batch: Batch) -> bool:
+    """Return whether the candidate runs a batch without violating the contract."""
+    try:
+        subject.run(batch)
+    except CandidateEnded:
+        raise
+    except (CandidateError, CandidateCrash):
+        return False
+    return True
+
+
+def shorter(batch: Batch, length: int) -> Batch:
+    """Return the first tokens of each row of a batch."""
+    return batch.at(np.arange(length))
+
+
+def fewer(batch: Batch, size: int) -> Batch:
+    """Return the first rows of a batch."""
+    return Batch.of({name: array[:size] for name, array in batch.arrays().items()})
