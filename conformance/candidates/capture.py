@@ -37,13 +37,11 @@ def listening(
     A copy of the module that is made inside the context keeps its copies of the hooks; these do nothing after the context. A
     function that replaces modules, such as `quantize_dynamic`, may register a hook again without keyword arguments.
 
-    Args:
-        places: a key, a module, and whether its inputs or its output are passed on; keys are unique.
-        callback: called at every call of the module with the key, the number of the call from 0, the tuple of inputs or the output,
-            and the keyword arguments, which are empty for an output.
+    Each place is a unique key, a module, and whether its inputs or its output are passed on. At every call of the module,
+    `callback` is called with the key, the number of the call from 0, the tuple of inputs or the output, and the keyword arguments,
+    which are empty for an output.
     """
     calls: Counter[Key] = Counter()
-
     is_open = True
 
     def call_back(key: Key, value: Any, named: Mapping[str, Any]) -> None:

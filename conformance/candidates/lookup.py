@@ -123,7 +123,7 @@ def require_known(name: str) -> None:
     if name in entry_points():
         return
     if _is_command(name):
-        from conformance.candidates.command import arguments_of
+        from conformance.candidates.command.command import arguments_of
 
         arguments_of(name)
     elif _is_file(name):
@@ -311,8 +311,7 @@ def module_of(file: Path) -> ModuleType:
 
     Its name is that of the file, with a digest of the path added if another module has that name, or if the name has a dot.
 
-    Args:
-        file: an absolute path without symbolic links.
+    The path of the file is absolute and without symbolic links.
     """
     for name in (file.stem, _unique(file)):
         if _is_in(sys.modules.get(name), file):

@@ -80,8 +80,6 @@ def _written(key: int | str) -> str:
 
 Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
 _RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
-
-
 _Kind = Literal["output", "state", "other"]
 
 

@@ -173,7 +173,6 @@ class TorchImplementation:
             CandidateError: the module does not load its state dict.
         """
         module, taps, show = self._tapped(checkpoint, device, dtype)
-
         a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
         ignored = {name: p for name, p in module.named_parameters() if _matches(name, self.ignored)}
         adapter = low_rank_pairs(ignored, a.hidden_size)

@@ -28,8 +28,6 @@ from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
-CHECK = PUBLISHED
-
 
 @dataclass(frozen=True)
 class Published:
@@ -99,7 +97,7 @@ def check_published(
 
     The false-alarm probability is shared among `runs` such calls; `load` returns the candidate for a name or an object.
     """
-    case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
+    case = Case(name_of(implementation), golden.name, device, dtype, PUBLISHED)
 
     def judged() -> Termination:
         _require(load(implementation), golden, published, device, dtype, sidak_share(runs))

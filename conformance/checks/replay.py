@@ -138,7 +138,7 @@ def run_again(failure: Failure, load: Callable[[str], Implementation] = load_imp
         example = Example(failure.batches["example"], failure.variation)
         return again(golden, plan=Plan(examples=0, shared=failure.examples), known=[example])
     if failure.batches and not check.searches:
-        golden = _with(golden, failure.batches)
+        golden = replace(golden_of(golden.name, golden.checkpoint, failure.batches), origin=golden.origin)
     return again(golden)  # a search that failed before its first example is repeated
 
 
@@ -147,8 +147,3 @@ def _published_again(failure: Failure, golden: Golden, load: Callable[[str], Imp
     if published is None:
         raise UsageError(f"no values are published of {case.golden}: they are found by the name of the folder, and its sizes")
     return check_published(case.implementation, golden, published, case.device, case.dtype, failure.runs, load=load)
-
-
-def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:
-    fitting = golden_of(golden.name, golden.checkpoint, batches)
-    return replace(fitting, origin=golden.origin)

@@ -111,7 +111,7 @@ def _traces(arguments: Namespace) -> "list[Recorded]":
 
     An invalid trace is reported when it is run; its `UsageError` is raised here only if no candidate is valid.
     """
-    from conformance.candidates.recorded import trace_of
+    from conformance.candidates.recorded.recorded_trace import trace_of
 
     names = arguments.implementation or ()
     found, errors = [], []

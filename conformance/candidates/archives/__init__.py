@@ -4,7 +4,3 @@ To read another format, write a module here with a function `opened(path, device
 reason why the case is not supported, and enter its suffix in `candidates.lookup.READERS`. Another kind of file
 also needs a public class, and is handled in `described_by`, `_require_readable` and `KINDS` of `candidates.lookup`.
 """
-
-from conformance.candidates.archives.archive import Archive
-
-__all__ = ["Archive"]

@@ -15,8 +15,7 @@ import numpy as np
 from conformance.checks.check import CheckRequest
 from conformance.checks.contract import guarded, require_support
 from conformance.checks.counted import Tried, counted
-from conformance.checks.data.corpus import CONVERSATIONS, indexed_corpus
-from conformance.checks.data.examples import Examples, examples_of
+from conformance.checks.data.examples import CONVERSATIONS, Examples, examples_of, indexed_corpus
 from conformance.errors import CandidateError, Unsupported, UsageError
 from conformance.model.batch import Batch
 from conformance.model.pretraining import NEXT, PretrainingCorpus, PretrainingData
