@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+# Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
+UNCOMPARED = "the returned value"  # what of it was not compared with activations
+GUESSED = "the mapping"  # what of it no value confirms
+NOTES = (UNCOMPARED, GUESSED)
+Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
 @dataclass(frozen=True)
@@ -129,13 +134,6 @@ def tensors_in(value: Any) -> "Iterator[torch.Tensor]":
         yield from (tensor for part in value.values() for tensor in tensors_in(part))
     elif isinstance(value, list | tuple):
         yield from (tensor for part in value for tensor in tensors_in(part))
-
-
-# Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
-UNCOMPARED = "the returned value"  # what of it was not compared with activations
-GUESSED = "the mapping"  # what of it no value confirms
-NOTES = (UNCOMPARED, GUESSED)
-Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
 def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:

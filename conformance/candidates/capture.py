@@ -26,6 +26,7 @@ from conformance.model.batch import TorchBatch
 Side = Literal["output", "input"]
 Key = TypeVar("Key")
 _NONE: Mapping[str, Any] = MappingProxyType({})
+DEPTH = 2  # size of the queue of activations: one being judged, one waiting
 
 
 @contextlib.contextmanager
@@ -63,9 +64,6 @@ def listening(
         is_open = False
         for handle in handles:
             handle.remove()
-
-
-DEPTH = 2  # size of the queue of activations: one being judged, one waiting
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from conformance.model.gradients import grad
 
 Show = Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 Named = Iterable[tuple[str, torch.Tensor]]
+_CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 
 
 def _as_it_is(name: str, tensor: torch.Tensor) -> Named:
@@ -189,9 +190,6 @@ def _only_rearranges(show: Show, key: str, tensor: torch.Tensor) -> bool:
     if len(shown) != count or bool((shown != shown.clamp(0, count - 1).round()).any()):
         return False
     return bool(torch.zeros(count, dtype=torch.bool, device=tensor.device).index_fill_(0, shown.long(), True).all())
-
-
-_CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 
 
 @contextmanager

@@ -26,6 +26,21 @@ from conformance.names import nearest, nearest_names, suggestion
 
 GROUP = "bert_conformance.implementations"
 SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
+# Suffixes of exported programs, each with the module of `candidates.archives` (which says how to add one) that reads it.
+READERS: Mapping[str, str] = {
+    ".pt": "torchscript",
+    ".pth": "torchscript",
+    ".ts": "torchscript",
+    ".pt2": "exported",
+    ".onnx": "onnx",
+}
+TRACE = ".safetensors"  # suffix of a recorded trace
+PYTHON = ".py"
+KINDS = (
+    f"a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object, an exported program "
+    f"({', '.join(READERS)}), a recorded trace ({TRACE}) or 'cmd:PROGRAM ARGS'"
+)
+_FOLDERS: set[Path] = set()  # folders of the files that were imported
 
 
 @dataclass(frozen=True)
@@ -93,22 +108,6 @@ def name_and_version(distribution: metadata.Distribution | None) -> tuple[str, s
         return "unknown", "?"
     found = distribution.metadata
     return found["Name"], found["Version"]
-
-
-# Suffixes of exported programs, each with the module of `candidates.archives` (which says how to add one) that reads it.
-READERS: Mapping[str, str] = {
-    ".pt": "torchscript",
-    ".pth": "torchscript",
-    ".ts": "torchscript",
-    ".pt2": "exported",
-    ".onnx": "onnx",
-}
-TRACE = ".safetensors"  # suffix of a recorded trace
-PYTHON = ".py"
-KINDS = (
-    f"a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object, an exported program "
-    f"({', '.join(READERS)}), a recorded trace ({TRACE}) or 'cmd:PROGRAM ARGS'"
-)
 
 
 def require_known(name: str) -> None:
@@ -301,9 +300,6 @@ def _from_file(file: Path) -> Any:
     """Return the module in a file; it may import other modules of its folder."""
     _require_file(file)
     return module_of(file.resolve())
-
-
-_FOLDERS: set[Path] = set()  # folders of the files that were imported
 
 
 def module_of(file: Path) -> ModuleType:

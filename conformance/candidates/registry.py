@@ -14,6 +14,9 @@ from conformance.errors import CandidateNameError, PluginError, Unsupported, Usa
 from conformance.names import class_name, described_error
 from conformance.numerics.first_calls import make_first_calls
 
+if TYPE_CHECKING:
+    from torch import nn
+
 Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
 
@@ -215,10 +218,6 @@ def imported(importer: Callable[[], Any], label: str) -> Any:
         raise
     except BaseException as error:  # SystemExit must not end the process either
         raise PluginError(f"{label} could not be imported: {described_error(error)}\n{traceback.format_exc()}") from error
-
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,9 @@ from conformance.model.activations import last_hidden, layer_input, outputs, tab
 from conformance.model.architecture import Architecture
 
 _LEAVES = (str, bytes, type, ModuleType, nn.Module)
+Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
+_RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
+_Kind = Literal["output", "state", "other"]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -76,11 +79,6 @@ def _written(key: int | str) -> str:
     """Return a key as Python source, in double quotes where it has none of its own."""
     is_plain = isinstance(key, str) and key.isprintable() and not set(key) & set('"\\')
     return f'"{key}"' if is_plain else repr(key)
-
-
-Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
-_RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
-_Kind = Literal["output", "state", "other"]
 
 
 @dataclass(frozen=True, eq=False)

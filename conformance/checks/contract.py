@@ -21,6 +21,8 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.termination import call_candidate
 
+Item = TypeVar("Item")
+
 
 def refusal(candidate: Implementation, architecture: Architecture, device: str, dtype: str) -> str | None:
     """Return why the candidate does not support a case, or None; raise `CandidateError` if its answer is not a reason."""
@@ -115,9 +117,6 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
         except CandidateError as error:
             raise CandidateError(f"{name}: {error}") from error
         yield name, np.asarray(array, np.float64)
-
-
-Item = TypeVar("Item")
 
 
 def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:

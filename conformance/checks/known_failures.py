@@ -34,6 +34,7 @@ from conformance.results.case import Case
 from conformance.results.result import Result
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
+Load = Callable[[Any], Implementation]
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,6 @@ def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, 
     rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
     if rendered:
         raise UsageError("entries that name something unknown: " + "; ".join(rendered))
-
-
-Load = Callable[[Any], Implementation]
 
 
 def apply_known_failures(

@@ -42,6 +42,21 @@ from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
 T = TypeVar("T")
+# The step whose gradients are judged: the first one after a change of the parameters, since the first learning rate is 0.
+STEP = 3
+
+# A parameter that has a gradient if the loss of its head is trained, and that loss.
+_HEADS = {
+    "cls.predictions.bias": "cls.predictions.loss",
+    "cls.seq_relationship.bias": "cls.seq_relationship.loss",
+    "classifier.bias": "classifier.loss",
+    "qa_outputs.bias": "qa_outputs.loss",
+}
+_NO_GRADIENT = (
+    "{names} no gradient, though {loss} depends on {them}: {it} {is_} not trained; `frozen` of a TorchImplementation declares what "
+    "is not meant to be"
+)
+_OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -144,23 +159,6 @@ def _gradients(found: HeldStream, shapes: Mapping[str, tuple[int, ...]]) -> dict
     if unknown and not (is_complete and gradients.keys() <= {name for name, _ in found}):
         raise CandidateError(f"a step of training yields NAME and NAME.grad for parameters, not {unknown[0]!r:.200}")
     return gradients
-
-
-# The step whose gradients are judged: the first one after a change of the parameters, since the first learning rate is 0.
-STEP = 3
-
-# A parameter that has a gradient if the loss of its head is trained, and that loss.
-_HEADS = {
-    "cls.predictions.bias": "cls.predictions.loss",
-    "cls.seq_relationship.bias": "cls.seq_relationship.loss",
-    "classifier.bias": "classifier.loss",
-    "qa_outputs.bias": "qa_outputs.loss",
-}
-_NO_GRADIENT = (
-    "{names} no gradient, though {loss} depends on {them}: {it} {is_} not trained; `frozen` of a TorchImplementation declares what "
-    "is not meant to be"
-)
-_OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
 def gradient_passes(label: str, run: TrainingRun, stream: HeldStream, case: Case) -> Iterator[Pass]:

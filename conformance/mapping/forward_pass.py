@@ -27,6 +27,7 @@ from conformance.numerics.formats import Array, Mask
 
 PROBE = SMALL.with_(num_hidden_layers=3)
 _MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")
+NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
 
 
 def batch_for(a: Architecture, *, padded_at_end: bool = False) -> Batch:
@@ -34,9 +35,6 @@ def batch_for(a: Architecture, *, padded_at_end: bool = False) -> Batch:
     masks = ["".join(sorted(mask, reverse=True)) for mask in _MASKS] if padded_at_end else _MASKS
     cut = [mask[: a.longest] for mask in masks]
     return batch(SEED, a, drawn([mask for mask in cut if "1" in mask]))  # what attention to no token computes is undefined
-
-
-NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
 
 
 @dataclass(frozen=True)

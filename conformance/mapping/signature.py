@@ -17,6 +17,40 @@ from conformance.errors import UsageError
 from conformance.model.activations import parameters_of_head
 from conformance.model.architecture import Architecture
 
+# Names of arguments, without underscores, for each expression of the architecture `a`.
+_SYNONYMS: Mapping[str, str] = {
+    "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
+    "nwords npieces vocablen vocablength sizevocab",
+    "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
+    "dhidden modeldim dimmodel hiddenwidth embeddingwidth units emb embeddingsize encoderdim ddim featuresize",
+    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks "
+    "numencoderlayers numlayer nblock numblock encoderlayers numtransformerlayers",
+    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads nattnheads "
+    "numattnheads numhead",
+    "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward "
+    "ffn mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth ffnsize ffsize mlpsize innersize innerdim "
+    "dffn feedforward feedforwardhidden dintermediate intermediatedim ffhidden mlphidden mlphiddendim ffnhidden dimff "
+    "filtersize",
+    "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions "
+    "npositions blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize maxseq maxpos "
+    "maxposition numpos contextlen ctxlen ctx sequencelength seqlength maxtokens",
+    "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
+    "tokentypes numtokentypes segmentvocab typesize segmentsize numsegs nsegs nsegmenttypes tokentypevocabsize",
+    "a.position_offset": "positionoffset positionsoffset posoffset firstposition",
+    "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon lnepsilon normepsilon epsln",
+    "a.head_size": "headsize headdim dimhead dhead dk",
+    "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
+    "a.hidden_act": "act actfn activation activationfn activationfunction hiddenact hiddenactivation nonlinearity",
+    "a.hidden_dropout_prob": "dropout pdrop drop hiddendropout hiddendropoutprob dropoutrate residpdrop",
+    "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
+}
+_EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
+# Names of the intermediate size in a constructor that has another argument for the hidden size, and of the hidden size in others.
+_EITHER = ("hiddendim", "dhidden", "hidden")
+_EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_ARCHITECTURES = ("a", "arch", "architecture")  # as in `build` of a `TorchImplementation`
+_CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -84,41 +118,6 @@ def _fixed_to(name: str, values: Sequence[object]) -> Requirement:
     written = [f'"{v}"' if isinstance(v, str) else repr(v) for v in values]
     lacking = f"a.{name} != {written[0]}" if len(written) == 1 else f"a.{name} not in ({', '.join(written)})"
     return Requirement(lacking, f"it takes no {name}, and is judged with {' or '.join(map(str, values))} alone")
-
-
-# Names of arguments, without underscores, for each expression of the architecture `a`.
-_SYNONYMS: Mapping[str, str] = {
-    "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
-    "nwords npieces vocablen vocablength sizevocab",
-    "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
-    "dhidden modeldim dimmodel hiddenwidth embeddingwidth units emb embeddingsize encoderdim ddim featuresize",
-    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks "
-    "numencoderlayers numlayer nblock numblock encoderlayers numtransformerlayers",
-    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads nattnheads "
-    "numattnheads numhead",
-    "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward "
-    "ffn mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth ffnsize ffsize mlpsize innersize innerdim "
-    "dffn feedforward feedforwardhidden dintermediate intermediatedim ffhidden mlphidden mlphiddendim ffnhidden dimff "
-    "filtersize",
-    "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions "
-    "npositions blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize maxseq maxpos "
-    "maxposition numpos contextlen ctxlen ctx sequencelength seqlength maxtokens",
-    "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
-    "tokentypes numtokentypes segmentvocab typesize segmentsize numsegs nsegs nsegmenttypes tokentypevocabsize",
-    "a.position_offset": "positionoffset positionsoffset posoffset firstposition",
-    "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon lnepsilon normepsilon epsln",
-    "a.head_size": "headsize headdim dimhead dhead dk",
-    "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
-    "a.hidden_act": "act actfn activation activationfn activationfunction hiddenact hiddenactivation nonlinearity",
-    "a.hidden_dropout_prob": "dropout pdrop drop hiddendropout hiddendropoutprob dropoutrate residpdrop",
-    "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
-}
-_EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
-# Names of the intermediate size in a constructor that has another argument for the hidden size, and of the hidden size in others.
-_EITHER = ("hiddendim", "dhidden", "hidden")
-_EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-_ARCHITECTURES = ("a", "arch", "architecture")  # as in `build` of a `TorchImplementation`
-_CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
 
 
 @dataclass(frozen=True)

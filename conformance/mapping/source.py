@@ -28,6 +28,10 @@ _LENGTHS_ALONE = (
     "    if batch.attention_mask.diff(dim=1).gt(0).any():",
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
 )
+_QUOTES = frozenset('"\\')
+LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
+# Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
+_OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
 
 @dataclass(frozen=True)
@@ -285,12 +289,6 @@ def _shown(one: Located) -> _Expression:
         return names
     parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
     return _Call("OutputMap", (names, *([f"lambda x: {parts}"] if parts else [])), "packed=True" if one.packed else "")
-
-
-_QUOTES = frozenset('"\\')
-LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
-# Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
-_OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
 
 def require_writable(proposal: Proposal) -> Proposal:

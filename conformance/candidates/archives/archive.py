@@ -23,6 +23,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
 
+Value = Any  # a tensor or an array
+
 
 @dataclass(frozen=True)
 class Archive:
@@ -134,9 +136,6 @@ class _Runner:
             shapes = ", ".join(str(tuple(v.shape)) for v in returned.values()) or "nothing"
             raise CandidateError(f"it returns {shapes}, and none of it is known for an output: a last hidden state or logits")
         return own
-
-
-Value = Any  # a tensor or an array
 
 
 def in_format(value: Value, dtype: str) -> Value:

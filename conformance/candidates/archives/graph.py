@@ -33,6 +33,11 @@ _KINDS = {
     "same": "contiguous clone detach alias lift_fresh lift_fresh_copy _to_copy to type_as Identity Cast",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+ALIASES: Mapping[str, Sequence[str]] = {
+    "input_ids": ("ids", "tokens", "token_ids", "input", "inputs"),
+    "attention_mask": ("mask", "input_mask", "attn_mask"),
+    "token_type_ids": ("token_types", "segment_ids", "segments", "segment_label", "segment_info", "type_ids"),
+}
 
 
 def kind_of(operation: str) -> str:
@@ -144,13 +149,6 @@ def constant(name: str, tensor: torch.Tensor) -> Constant:
 
 def _float64(tensor: torch.Tensor) -> Array:
     return np.asarray(tensor.detach().double().cpu().numpy())
-
-
-ALIASES: Mapping[str, Sequence[str]] = {
-    "input_ids": ("ids", "tokens", "token_ids", "input", "inputs"),
-    "attention_mask": ("mask", "input_mask", "attn_mask"),
-    "token_type_ids": ("token_types", "segment_ids", "segments", "segment_label", "segment_info", "type_ids"),
-}
 
 
 def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:

@@ -25,6 +25,8 @@ HEAD = 16  # number of leading elements compared before the whole tensor
 
 Names = tuple[str, ...]
 """One parameter, or several concatenated along their first axis (those of query, key and value)."""
+_Rows = Mapping[str, Activation]
+_Places = Mapping[Names, str]
 
 
 def recognised(constants: Mapping[str, Constant], checkpoint: Checkpoint, storage: Format) -> dict[str, Names]:
@@ -104,9 +106,6 @@ def _together(checkpoint: Checkpoint) -> Iterator[Names]:
 
 Locations = Mapping[Names, tuple[str, ...]]
 """Candidate values by activations (several if concatenated in one value); the first candidate of the right shape is used."""
-
-_Rows = Mapping[str, Activation]
-_Places = Mapping[Names, str]
 
 
 @dataclass(frozen=True)

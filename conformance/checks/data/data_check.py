@@ -25,6 +25,11 @@ from conformance.numerics.thresholds import FALSE_ALARM, BinomialCount, sidak_sh
 from conformance.results.result import Result
 from conformance.results.termination import call_candidate
 
+_FEW = 2  # number of conversations; their pairs fill a typical batch of 32
+# One of n utterances drawn at random is the next one with probability 1/n. In E epochs of n pairs, half of which are random, the
+# probability that none of the random ones is the next one is (1 − 1/n)^(n E/2) < exp(−E/2), for every n.
+_REPEATS = math.ceil(-math.log(FALSE_ALARM) / NEXT)
+
 
 def require_data(candidate: Any) -> PretrainingData:
     """Return the candidate's pipeline; raise `Unsupported` if it has none, and `CandidateError` if its pipeline is invalid."""
@@ -85,12 +90,6 @@ def _batch_of(given: Any, where: str) -> Batch:
         return Batch.of(dict(given))
     except UsageError as error:
         raise CandidateError(f"{where}: {error}") from error
-
-
-_FEW = 2  # number of conversations; their pairs fill a typical batch of 32
-# One of n utterances drawn at random is the next one with probability 1/n. In E epochs of n pairs, half of which are random, the
-# probability that none of the random ones is the next one is (1 − 1/n)^(n E/2) < exp(−E/2), for every n.
-_REPEATS = math.ceil(-math.log(FALSE_ALARM) / NEXT)
 
 
 @dataclass(frozen=True)

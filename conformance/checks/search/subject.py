@@ -40,6 +40,9 @@ from conformance.oracle import Network
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
 
+_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
+
 
 class IsolatedRunner(ABC):
     """A runner in another process."""
@@ -157,10 +160,6 @@ class Subject:
 def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str, Array]:
     """Return all rounded weights, converted once because a search reads them for every batch."""
     return dict(rounded_weights(checkpoint.value, dtype))
-
-
-_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
-_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
 def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
