@@ -8,15 +8,10 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from conformance.candidates.registry import is_instrumented, load_implementation
 from conformance.checks.catalogue import named
 from conformance.checks.check import USUAL, Check, CheckRequest, Plan
-from conformance.checks.check_values import check_values
-from conformance.goldens.golden import Golden
 from conformance.judge.depth import Depth
-from conformance.results.candidate_time import timed
 from conformance.results.case import Case
-from conformance.results.result import Result
 
 if TYPE_CHECKING:
     from conformance.candidates.registry import Implementation
@@ -85,7 +80,7 @@ def _function(check: Check) -> "Callable[[CheckRequest], Result]":
 
 def check(
     implementation: str | Any,
-    golden: str | os.PathLike[str] | Golden = "tiny",
+    golden: "str | os.PathLike[str] | Golden" = "tiny",
     device: str = "cpu",
     dtype: str = "float32",
     *,
@@ -94,7 +89,7 @@ def check(
     runs: int = 1,
     depth: Depth = "full",
     plan: Plan = USUAL,
-) -> Result:
+) -> "Result":
     """Run one check of one implementation on one golden and return the result, a frozen value.
 
     Nothing is printed. Failures of the implementation are not raised; the result reports them. If the values conform and observing
@@ -122,9 +117,13 @@ def check(
         >>> check("hf-eager", "tiny", check="padding-length").outcome
         'pass'
     """
+    from conformance.candidates.registry import is_instrumented, load_implementation
+    from conformance.checks.check_values import check_values
+    from conformance.results.candidate_time import timed
+
     opened = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
 
-    def run(name: str) -> Result:
+    def run(name: str) -> "Result":
         return run_check(named(name), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)
 
     if check != "values":
