@@ -21,19 +21,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from conformance.candidates.archives import Archive
+    from conformance.candidates.archives.archive import Archive
     from conformance.candidates.capture import Showing, Tap, captured
-    from conformance.candidates.capture_gradients import captured_with_gradients
-    from conformance.candidates.capture_step import captured_step
-    from conformance.candidates.command import Command
+    from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
+    from conformance.candidates.command.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
-    from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.output_map import OutputMap
-    from conformance.candidates.recorded import RecordedTrace
-    from conformance.candidates.registry import Implementation, load_implementation
+    from conformance.candidates.recorded.recorded_trace import RecordedTrace
+    from conformance.candidates.registry import Implementation, ModuleRunner, load_implementation
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.attached_examples import example
-    from conformance.checks.public_check import check
+    from conformance.checks.run_check import check
     from conformance.checks.trace import Trace, trace
     from conformance.errors import (
         CandidateCrash,
@@ -60,12 +58,12 @@ if TYPE_CHECKING:
 # Module of each public name. Names are imported on first access, so that the command line starts without importing torch.
 _PUBLIC = {
     "model.architecture": ("Architecture",),
-    "candidates.archives": ("Archive",),
+    "candidates.archives.archive": ("Archive",),
     "model.batch": ("Batch", "TorchBatch"),
-    "candidates.capture_gradients": ("captured_with_gradients",),
+    "candidates.capture_gradients": ("captured_step", "captured_with_gradients"),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint",),
-    "candidates.command": ("Command",),
+    "candidates.command.command": ("Command",),
     "model.directory": ("load_directory",),
     "errors": (
         "CandidateCrash",
@@ -84,12 +82,10 @@ _PUBLIC = {
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
     "results.file": ("read_results",),
-    "checks.public_check": ("check",),
+    "checks.run_check": ("check",),
     "checks.trace": ("Trace", "trace"),
-    "candidates.module_runner": ("ModuleRunner",),
-    "candidates.registry": ("Implementation", "load_implementation"),
-    "candidates.recorded": ("RecordedTrace",),
-    "candidates.capture_step": ("captured_step",),
+    "candidates.registry": ("Implementation", "ModuleRunner", "load_implementation"),
+    "candidates.recorded.recorded_trace": ("RecordedTrace",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
     "candidates.output_map": ("OutputMap",),

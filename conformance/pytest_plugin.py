@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Apply the options that concern every check."""
-    from conformance.checks.search.plan import EXAMPLES
+    from conformance.checks.check import EXAMPLES
     from conformance.suite.pytest_session import begin
 
     option = session.config.getoption
@@ -125,7 +125,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize every test that takes `bert_check` with the checks in its module's `CHECKS`."""
     if "bert_check" not in metafunc.fixturenames:
         return
-    from conformance.candidates.entry_points import registered
+    from conformance.candidates.lookup import registered
     from conformance.errors import ConformanceError
     from conformance.suite.parametrize import bound_checks, parameters
 

@@ -1,16 +1,14 @@
 """Candidates: finding them, building them from tables, and capturing their activations while they run.
 
 - The interface: `registry.Implementation`, and `registry.load_implementation`, which loads one by its name. `lookup` says what a
-  name stands for: an entry point of a package (`entry_points`), an object of a module or of a file (`python_files`), an exported
-  program (`archives`), a recorded trace (`recorded`) or a program in any language (`command`). `source_imports` reads, before
-  that, whether it needs a package that is slow to import.
+  name stands for: an entry point of a package, an object of a module or of a file, an exported program (`archives`), a recorded
+  trace (`recorded`) or a program in any language (`command`). `source_imports` reads, before that, whether it needs a package that
+  is slow to import.
 - Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
   `output_map`; `table_messages` are on entries that do not fit, and `live_adapters` on adapters that the checkpoint lacks.
-  `module_runner` exposes the module that it runs.
-- Capture: `capture` of activations and `capture_gradients` of a backward pass, by `module_hooks`; `capture_step` of a step of a
-  training loop, whose gradients it reads before they are clipped. `hook_effects` finds the modules that hooks change,
-  which are also run without them.
-- What a runner yields: `stream` converts it to pairs of a name and an array, and `arrays` reads arrays of any library.
-  `returned_value` compares the `returned_tensors` of a module with its captured activations.
+- Capture: `capture` of activations and `capture_gradients` of a backward pass or of a step of a training loop, by hooks.
+  `hook_effects` finds the modules that hooks change, which are also run without them.
+- What a runner yields: `arrays` converts it to pairs of a name and an array, and reads arrays of any library. `returned_value`
+  compares the tensors that a module returns with its captured activations.
 - `torch_state` restores what a candidate has changed in the process.
 """

@@ -1,6 +1,6 @@
-"""Arrays of any library: described without accessing their values, then read into NumPy."""
+"""What a runner yields: pairs of a name and an array of any library, described without its values, then read into NumPy."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+# Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
+UNCOMPARED = "the returned value"  # what of it was not compared with activations
+GUESSED = "the mapping"  # what of it no value confirms
+NOTES = (UNCOMPARED, GUESSED)
+Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 
 @dataclass(frozen=True)
@@ -129,3 +134,31 @@ def tensors_in(value: Any) -> "Iterator[torch.Tensor]":
         yield from (tensor for part in value.values() for tensor in tensors_in(part))
     elif isinstance(value, list | tuple):
         yield from (tensor for part in value for tensor in tensors_in(part))
+
+
+def pairs(output: Any, names: Iterable[str], *, notes: bool = False) -> Stream:
+    """Yield the pairs of a mapping in the order of `names`, unknown names last, or the pairs of an iterable in its own order.
+
+    Items with a name of `NOTES` are left out, unless `notes` is true.
+
+    Raises:
+        CandidateError: `output` is neither a mapping nor an iterable, or yields an item that is not a pair.
+    """
+    if isinstance(output, Mapping):
+        order = {name: i for i, name in enumerate(names)}
+        named = ((_plain_name(name), value) for name, value in output.items())
+        yield from sorted(named, key=lambda item: order.get(item[0], len(order)))
+        return
+    if not isinstance(output, Iterable):
+        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {class_name(output)}")
+    for item in output:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise CandidateError(f"a runner yields pairs of a name and an array, not {class_name(item)}")
+        name = _plain_name(item[0])
+        if notes or name not in NOTES:
+            yield name, item[1]
+
+
+def _plain_name(name: Any) -> Any:
+    """Return an instance of a subclass of `str` as a plain `str`, since a subclass may override comparison and hashing."""
+    return str.__str__(name) if isinstance(name, str) else name

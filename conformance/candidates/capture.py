@@ -1,4 +1,4 @@
-"""Capture of interior activations of an `nn.Module` by temporary hooks.
+"""Temporary hooks on an `nn.Module`, and the capture of its interior activations by them.
 
 A tap specifies where an activation is captured: the output of a module, one element of a tuple or mapping that the module returns,
 or one of its inputs. The forward pass runs in its own thread and passes on each tensor when it is computed, so that the consumer
@@ -10,19 +10,60 @@ import contextlib
 import contextvars
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from conformance.candidates.hook_effects import compiled_around, eager_if
-from conformance.candidates.module_hooks import Side, listening
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
 
+Side = Literal["output", "input"]
+Key = TypeVar("Key")
+_NONE: Mapping[str, Any] = MappingProxyType({})
 DEPTH = 2  # size of the queue of activations: one being judged, one waiting
+
+
+@contextlib.contextmanager
+def listening(
+    places: Iterable[tuple[Key, nn.Module, Side]], callback: Callable[[Key, int, Any, Mapping[str, Any]], None]
+) -> Iterator[None]:
+    """Register a hook at each place, and remove all of them at the end.
+
+    A copy of the module that is made inside the context keeps its copies of the hooks; these do nothing after the context. A
+    function that replaces modules, such as `quantize_dynamic`, may register a hook again without keyword arguments.
+
+    Each place is a unique key, a module, and whether its inputs or its output are passed on. At every call of the module,
+    `callback` is called with the key, the number of the call from 0, the tuple of inputs or the output, and the keyword arguments,
+    which are empty for an output.
+    """
+    calls: Counter[Key] = Counter()
+    is_open = True
+
+    def call_back(key: Key, value: Any, named: Mapping[str, Any]) -> None:
+        if is_open:
+            callback(key, calls[key], value, named)
+            calls[key] += 1
+
+    handles = []
+    try:
+        for key, module, side in places:
+            if side == "input":
+                handles.append(
+                    module.register_forward_pre_hook(lambda _m, a, k=_NONE, key=key: call_back(key, a, k), with_kwargs=True)
+                )
+            else:
+                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: call_back(key, r, {})))
+        yield
+    finally:
+        is_open = False
+        for handle in handles:
+            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -235,11 +276,8 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
     """Return a context in which one hook per tapped module and side passes on the tensors at the taps.
 
     Code under `torch.compile` that contains such a hook is run eagerly: the hook would end the compiled graph there in any case.
-
-    Args:
-        modules: every submodule by its paths.
-        taps: tap of each activation, by name.
-        put: called with the name and the tensor, which is not copied.
+    `modules` has every submodule by its paths, `taps` the tap of each activation by name. `put` is called with the name and the
+    tensor, which is not copied.
     """
     at: dict[tuple[int, Side], list[tuple[str, Tap]]] = {}
     for name, tap in taps.items():

@@ -46,12 +46,7 @@ def small_batch() -> Batch:
 
 
 def compiled_around(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> bool:
-    """Return whether a hook at one of the paths is inside a module under `torch.compile`; the modules are not run.
-
-    Args:
-        modules: every submodule by its paths.
-        paths: paths of the hooked modules.
-    """
+    """Return whether a hook at one of the paths is inside a module under `torch.compile`; the modules are not run."""
     hooked = set(paths)
     return any(
         (path in hooked and _compiles_its_hooks(module)) or (_is_compiled(module) and _is_around(path, hooked))

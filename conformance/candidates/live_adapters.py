@@ -12,17 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.candidates.module_hooks import listening
-from conformance.candidates.returned_tensors import selected
+from conformance.candidates.capture import listening
+from conformance.candidates.returned_value import selected
 from conformance.errors import CandidateError
 
 
 def low_rank_pairs(parameters: Mapping[str, torch.Tensor], width: int) -> tuple[str, ...]:
     """Return the names of the matrices that form a product of lower rank than both of its sides, as those of an adapter do.
 
-    Args:
-        parameters: parameters of a module of which the checkpoint has none.
-        width: width of the module's hidden states.
+    The parameters are those of which the checkpoint has none, and `width` is that of the module's hidden states.
 
     Example:
         >>> low_rank_pairs({"q.a": torch.zeros(4, 32), "q.b": torch.zeros(32, 4), "head": torch.zeros(2, 32)}, 32)
@@ -37,10 +35,7 @@ def low_rank_pairs(parameters: Mapping[str, torch.Tensor], width: int) -> tuple[
 def require_inactive(module: nn.Module, names: Collection[str], call: Callable[[], Any]) -> None:
     """Raise `CandidateError` if what a module returns depends on the matrices of an adapter.
 
-    Args:
-        module: the module, in eval mode.
-        names: names of the matrices.
-        call: runs the module on a batch.
+    The module is in eval mode, and `call` runs it on a batch; `names` are those of the matrices.
     """
     with torch.no_grad():
         usual = _returned(module, call)

@@ -1,6 +1,7 @@
-"""What the name of a candidate stands for: an object of a module or file, an exported program, a recorded trace, a command.
+"""What the name of a candidate stands for: an entry point, an object of a module or file, an exported program, a trace, a command.
 
-A process that runs no candidate calls `require_known`, which imports nothing; `resolved` imports the module.
+A process that runs no candidate calls `require_known`, which imports nothing; `resolved` imports the module. Several files may have
+the same name, or import modules of the same name beside them.
 """
 
 import ast
@@ -8,17 +9,23 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from hashlib import sha256
+from importlib import metadata
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from conformance.candidates.entry_points import SWITCH, entry_points
-from conformance.candidates.python_files import module_of
-from conformance.errors import CandidateNameError
+from conformance.errors import CandidateNameError, PluginError
 from conformance.goldens.manifest import manifest
 from conformance.names import nearest, nearest_names, suggestion
 
+GROUP = "bert_conformance.implementations"
+SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
 # Suffixes of exported programs, each with the module of `candidates.archives` (which says how to add one) that reads it.
 READERS: Mapping[str, str] = {
     ".pt": "torchscript",
@@ -33,6 +40,74 @@ KINDS = (
     f"a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object, an exported program "
     f"({', '.join(READERS)}), a recorded trace ({TRACE}) or 'cmd:PROGRAM ARGS'"
 )
+_FOLDERS: set[Path] = set()  # folders of the files that were imported
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registered implementation that has not been imported."""
+
+    name: str
+    distribution: str
+    version: str
+    origin: str
+
+
+def entry_points() -> Mapping[str, metadata.EntryPoint]:
+    """Return the entry points of implementations by name; none if the environment variable `SWITCH` is 1."""
+    return {entry.name: entry for entry in _all()}
+
+
+def require_one(name: str) -> None:
+    """Raise `PluginError` if several distributions register an implementation of that name."""
+    found = [entry for entry in _all() if entry.name == name]
+    if len(found) > 1:
+        by = " and ".join(f"{' '.join(name_and_version(entry.dist))} ({entry.value})" for entry in found)
+        raise PluginError(
+            f"the name {name} is registered by {len(found)} installed distributions, {by}; uninstall all but one, or give the "
+            f"object instead of the name: -i {found[0].value}"
+        )
+
+
+def _all() -> Sequence[metadata.EntryPoint]:
+    """Return all entry points of implementations, sorted by name; none if the environment variable `SWITCH` is 1."""
+    if os.environ.get(SWITCH) == "1":
+        return ()
+    return _found_on(tuple((folder, _modified(folder)) for folder in sys.path))
+
+
+# A scan reads a file of each installed distribution, and a run asks for the entry points at each candidate.
+@lru_cache(maxsize=1)
+def _found_on(path: tuple[tuple[str, int], ...]) -> Sequence[metadata.EntryPoint]:
+    """Return the entry points found on `sys.path`, which is given with the times of modification of its folders."""
+    return sorted(metadata.entry_points(group=GROUP), key=lambda e: (e.name, e.value))
+
+
+def _modified(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except (OSError, TypeError, ValueError):  # a folder that does not exist, or an entry that is no path
+        return 0
+
+
+def registered() -> list[Registered]:
+    """Return every registered implementation, sorted by name; a name that several distributions register occurs several times."""
+    about = cache(name_and_version)  # importlib parses a distribution's whole metadata at each look
+    return [Registered(e.name, *about(e.dist), e.value) for e in _all()]
+
+
+def registered_origin(name: str) -> str | None:
+    """Return the `module:object` of a registered implementation; None if there is none of that name."""
+    entry = entry_points().get(name)
+    return None if entry is None else entry.value
+
+
+def name_and_version(distribution: metadata.Distribution | None) -> tuple[str, str]:
+    """Return the name and the version of a distribution."""
+    if distribution is None:
+        return "unknown", "?"
+    found = distribution.metadata
+    return found["Name"], found["Version"]
 
 
 def require_known(name: str) -> None:
@@ -47,7 +122,7 @@ def require_known(name: str) -> None:
     if name in entry_points():
         return
     if _is_command(name):
-        from conformance.candidates.command import arguments_of
+        from conformance.candidates.command.command import arguments_of
 
         arguments_of(name)
     elif _is_file(name):
@@ -167,9 +242,7 @@ def _require_file(file: Path, path: str = "") -> None:
 def _no_file(file: Path, path: str = "") -> str:
     """Return the message for a file that does not exist, with the files of its kind in its folder whose names are nearest.
 
-    Args:
-        file: the file.
-        path: the object in it, which the suggestions repeat; may be empty.
+    The suggestions repeat `path`, the object in it.
     """
     if not file.parent.is_dir():
         return f"there is no file {str(file)!r}: the folder {str(file.parent)!r} does not exist"
@@ -227,3 +300,70 @@ def _from_file(file: Path) -> Any:
     """Return the module in a file; it may import other modules of its folder."""
     _require_file(file)
     return module_of(file.resolve())
+
+
+def module_of(file: Path) -> ModuleType:
+    """Return the module in a file, imported once; it may import other modules of its folder.
+
+    Its name is that of the file, with a digest of the path added if another module has that name, or if the name has a dot.
+
+    The path of the file is absolute and without symbolic links.
+    """
+    for name in (file.stem, _unique(file)):
+        if _is_in(sys.modules.get(name), file):
+            return sys.modules[name]
+    name = _unique(file) if file.stem in sys.modules or "." in file.stem else file.stem
+    sys.path.insert(0, str(file.parent))
+    try:
+        with _without_modules_of_other_candidates(file.parent):
+            return importlib.import_module(name) if name == file.stem else _imported_as(name, file)
+    finally:
+        sys.path.remove(str(file.parent))
+        _FOLDERS.add(file.parent)
+
+
+def _unique(file: Path) -> str:
+    return f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+
+
+def _imported_as(name: str, file: Path) -> ModuleType:
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _without_modules_of_other_candidates(folder: Path) -> Iterator[None]:
+    """Hide the modules beside other candidates' files that also exist in this folder, and show them again afterwards."""
+    hidden = {
+        name: module
+        for name, module in sys.modules.items()
+        if any(_is_below(module, other) for other in _FOLDERS - {folder}) and _is_beside(name.partition(".")[0], folder)
+    }
+    for name in hidden:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.update(hidden)
+
+
+def _is_beside(name: str, folder: Path) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+
+
+def _is_in(module: ModuleType | None, file: Path) -> bool:
+    found = getattr(module, "__file__", None)
+    return isinstance(found, str) and Path(found).resolve() == file
+
+
+def _is_below(module: ModuleType, folder: Path) -> bool:
+    found = getattr(module, "__file__", None)
+    return isinstance(found, str) and folder in Path(found).parents

@@ -1,4 +1,4 @@
-"""Implementations: their protocol, and the loading of one by its name; a plug-in is imported only when it is loaded."""
+"""Implementations: their protocol, a runner of a module, and the loading of one by its name; a plug-in is imported only then."""
 
 import importlib
 import inspect
@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from conformance.candidates.entry_points import entry_points, name_and_version, require_one
-from conformance.candidates.lookup import described_by, require_known, resolved
-from conformance.errors import CandidateNameError, PluginError, UsageError
+from conformance.candidates.lookup import described_by, entry_points, name_and_version, require_known, require_one, resolved
+from conformance.errors import CandidateNameError, PluginError, Unsupported, UsageError
 from conformance.names import class_name, described_error
 from conformance.numerics.first_calls import make_first_calls
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
@@ -216,3 +218,47 @@ def imported(importer: Callable[[], Any], label: str) -> Any:
         raise
     except BaseException as error:  # SystemExit must not end the process either
         raise PluginError(f"{label} could not be imported: {described_error(error)}\n{traceback.format_exc()}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleRunner:
+    """A runner together with the module that it runs.
+
+    Attributes:
+        module: the module that is run, not a copy of it.
+        call: maps a batch to a mapping of activations by name, or to pairs of name and activation.
+        gradients: maps a batch, the name of an activation and the gradient with respect to that activation to the activations and,
+            under `NAME.grad`, the gradients, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
+        evaluation_only: whether the module is not judged in training mode: it is not meant to be trained and has no dropout, or its
+            dropout rates are fixed.
+        trainer: maps a `conformance.Training` to a function that does one training step on a batch and returns what
+            `conformance.captured_step` yields; None: there is no training loop.
+        initial: yields the checkpoint's name and the value of each parameter before training, newly drawn from torch's random
+            number generator for the prepared architecture; None: the values at the start of training are not available.
+
+    Example:
+        >>> runner = ModuleRunner(nn.Identity(), lambda batch: {"logits": batch})
+        >>> runner(1.0)
+        {'logits': 1.0}
+    """
+
+    module: "nn.Module"
+    call: Callable[[Any], Any]
+    gradients: Callable[[Any, str, Any], Any] | None = None
+    evaluation_only: bool = False
+    trainer: Callable[[Any], Callable[[Any], Any]] | None = None
+    initial: Callable[[], Any] | None = None
+
+    def __call__(self, batch: Any) -> Any:
+        """Run the module on a batch."""
+        return self.call(batch)
+
+    def train(self, mode: bool = True) -> None:
+        """Set training mode or eval mode, as `nn.Module.train`.
+
+        Raises:
+            Unsupported: training mode is requested, and the module is for evaluation only.
+        """
+        if mode and self.evaluation_only:
+            raise Unsupported("`evaluation_only=True` in the adaptor (`map` writes it if the constructor takes no dropout rates)")
+        self.module.train(mode)

@@ -1,33 +1,84 @@
-"""Comparison of the value that a module returns with its activations, which are captured by hooks.
+"""The tensors in the value that a module returns, and their comparison with activations, which are captured by hooks.
 
 A hook on the last layer shows what that layer computes, not what the module returns to its caller: a module that computes every
 layer and returns another tensor is wrong, and its hooked activations are right.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import permutations
 from math import prod
+from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.arrays import Unreadable
-from conformance.candidates.capture import returned
-from conformance.candidates.module_hooks import listening
-from conformance.candidates.returned_tensors import selected
-from conformance.candidates.stream import UNCOMPARED
+from conformance.candidates.arrays import UNCOMPARED, Unreadable
+from conformance.candidates.capture import listening, returned
 from conformance.errors import CandidateError
 from conformance.model.activations import last_hidden, layer_input, outputs, table
 from conformance.model.architecture import Architecture
 
+_LEAVES = (str, bytes, type, ModuleType, nn.Module)
 Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
 _RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
-
-
 _Kind = Literal["output", "state", "other"]
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has one stored value for each element: it is not sparse, nested or on the device `meta`."""
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+
+
+def selected(value: Any, selector: str = "", seen: dict[int, Any] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense floating-point tensors in a value at any depth, each with the Python source that selects it.
+
+    Parts are those of mappings, sequences and sets, and the attributes of other objects. An iterator is not consumed, so that it
+    has no parts. The containers and objects that were entered are in `seen` by id, since one may contain itself.
+
+    Example:
+        >>> [selector for selector, _ in selected({"states": [torch.zeros(1), 3], "pooled": torch.zeros(2)})]
+        ['["states"][0]', '["pooled"]']
+    """
+    seen = {} if seen is None else seen
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        value = torch.from_numpy(value)
+    if isinstance(value, torch.Tensor):
+        if is_dense(value) and value.is_floating_point():
+            yield selector, value
+    elif id(value) not in seen:
+        seen[id(value)] = value
+        for part, inner in _parts(value):
+            yield from selected(inner, selector + part, seen)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a container or an object, each with the Python source that selects it."""
+    if isinstance(value, _LEAVES):
+        return
+    if isinstance(value, Mapping):
+        yield from ((f"[{_written(key)}]", part) for key, part in value.items() if type(key) in (int, str))
+    elif isinstance(value, Sequence):
+        yield from ((f"[{i}]", part) for i, part in enumerate(value))
+    elif isinstance(value, Collection):
+        yield from (("", part) for part in value)
+    else:
+        yield from ((f".{name}", part) for name, part in _attributes(value).items())
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    """Return the attributes of an object, those in slots included."""
+    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if isinstance(name, str))
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+
+
+def _written(key: int | str) -> str:
+    """Return a key as Python source, in double quotes where it has none of its own."""
+    is_plain = isinstance(key, str) and key.isprintable() and not set(key) & set('"\\')
+    return f'"{key}"' if is_plain else repr(key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +163,7 @@ class ReturnedValue:
     def of(self, call: Callable[[], Any], named_in: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, torch.Tensor]:
         """Run a forward pass and return the activations that it returns, under keys of their own.
 
-        Args:
-            call: runs the module; what the module itself returns is kept.
-            named_in: returns the activations by name in what `call` returns.
+        `call` runs the module; `named_in` returns the activations by name in what `call` returns.
         """
         with listening([("", self._module, "output")], lambda _key, _call, value, _named: self._results.append(value)):
             self._value = call()
@@ -125,11 +174,8 @@ class ReturnedValue:
     def compared(self, captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator[tuple[str, Any]]:
         """Yield a pass's activations by name, and at the end a note if a part of the returned value was not compared.
 
-        Outputs that are also hooked are not yielded again: they are compared with the hooked ones.
-
-        Args:
-            captured: tensors at the taps, then those of `of`, by key.
-            show: maps (key, tensor at a tap) to one or several activations, by name.
+        Outputs that are also hooked are not yielded again: they are compared with the hooked ones. `captured` has the tensors at
+        the taps, then those of `of`; `show` maps a key and a tensor at a tap to activations by name.
 
         Raises:
             CandidateError: the module returns another tensor.

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.candidates.entry_points import registered_origin
-from conformance.candidates.lookup import described_by
+from conformance.candidates.lookup import described_by, registered_origin
 
 _SUITE = "conformance"  # imports none of the packages that candidates need
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, RecursionError)  # an IndexError: a relative import above the root
@@ -20,10 +19,6 @@ def may_import(name: str, package: str) -> bool:
 
     The answer is True if the source of `package.module:object` or `FILE.py:object` is not found or cannot be parsed, and False for
     names of other kinds: exported programs, traces and commands.
-
-    Args:
-        name: the candidate's name.
-        package: name of a top-level package.
     """
     module, colon, _ = (registered_origin(name) or name).partition(":")
     if not colon or module == "cmd":

@@ -37,11 +37,7 @@ def hint(name: str, known: Iterable[str], used: Collection[str] = ()) -> str:
 def absent_tensor(name: str, own: Mapping[str, Any], used: Collection[str], parameters: Sequence[str]) -> str:
     """Return the message that the module has no tensor of a mapped name, with advice.
 
-    Args:
-        name: the name in the table.
-        own: the tensors of the module's state dict, by name.
-        used: the names in the table.
-        parameters: the checkpoint's parameters of which the tensor would be made.
+    `used` are the names in the table, and `parameters` those of the checkpoint of which the tensor would be made.
     """
     near = hint(name, own, used)
     owner, _, last = name.rpartition(".")

@@ -28,13 +28,12 @@ import torch
 from torch import nn
 
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
-from conformance.candidates.capture_gradients import captured_with_gradients
-from conformance.candidates.capture_step import captured_step
+from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
 from conformance.candidates.live_adapters import low_rank_pairs, require_inactive
-from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
+from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.returned_value import ReturnedValue
 from conformance.candidates.table_messages import absent_tensor, folded, hint, is_of_another_architecture, never_drops
 from conformance.errors import CandidateError, RegistrationError
@@ -174,7 +173,6 @@ class TorchImplementation:
             CandidateError: the module does not load its state dict.
         """
         module, taps, show = self._tapped(checkpoint, device, dtype)
-
         a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
         ignored = {name: p for name, p in module.named_parameters() if _matches(name, self.ignored)}
         adapter = low_rank_pairs(ignored, a.hidden_size)
@@ -217,12 +215,7 @@ class TorchImplementation:
             return self._first_of_copies(untrained, a)
 
         return ModuleRunner(
-            module,
-            runner,
-            gradients,
-            self.evaluation_only,
-            trainer if self.train else None,
-            initial if self.untrained else None,
+            module, runner, gradients, self.evaluation_only, trainer if self.train else None, initial if self.untrained else None
         )
 
     def _first_of_copies(self, module: nn.Module, a: Architecture) -> Iterator[tuple[str, torch.Tensor]]:

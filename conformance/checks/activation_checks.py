@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from conformance.candidates.stream import Stream
+from conformance.candidates.arrays import Stream
 from conformance.checks.backward_passes import backward_passes
-from conformance.checks.candidate_device import functions_of
+from conformance.checks.candidate_device import StreamView, ViewedCandidate, functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.check_values import check_values
 from conformance.checks.initial_passes import initial_passes
@@ -15,7 +15,6 @@ from conformance.checks.moments import watched
 from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
 from conformance.checks.training_passes import training_passes
-from conformance.checks.viewed_candidate import StreamView, ViewedCandidate
 from conformance.model.activations import is_layer_output, last_hidden
 from conformance.model.activations import outputs as outputs_of
 from conformance.results.result import Result

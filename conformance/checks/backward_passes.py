@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
 from conformance.checks.contract import ability
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable
@@ -80,13 +80,7 @@ def backward_pass(
 ) -> Iterator[tuple[str, Any]]:
     """Return the (name, value) pairs that a runner yields for one forward and backward pass.
 
-    Args:
-        runner: the candidate's prepared runner.
-        batch: the inputs.
-        architecture: the architecture of the network.
-        dtype: the name of the format in which the gradient is passed to the runner.
-        source: the name of the loss or output at which the backward pass starts.
-        gradient: the gradient with respect to `source`.
+    `gradient` is the gradient with respect to `source`, the loss or output at which the backward pass starts.
 
     Raises:
         NotApplicable: if the runner has no backward pass.

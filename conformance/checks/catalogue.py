@@ -1,37 +1,19 @@
 """The checks by name: judgements on a golden, laws on drawn batches, tokenization, and pre-training data.
 
-To add a law:
+To add a check:
 
-1. Define it in the module of its topic under `conformance.checks.laws`: a `Law` with a function of subject and example that raises
-   `LawBroken` if the law does not hold, and otherwise returns the largest ratio of an error to its limit.
-2. Add an entry here.
-3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed;
-   run `conformance/tests/test_laws.py`.
-4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
-
-To add a check that judges activations:
-
-1. Define an `ActivationCheck` in `conformance.checks.activation_checks`: a view of the candidate, and a function that lists the
-   passes to run (`conformance.checks.passes.Passes`). A new kind of pass gets a module like `conformance.checks.backward_passes`.
-2. Add an entry here.
-3. Add a candidate that fails it to `BROKEN` in `conformance/tests/test_suite.py`, and a correct one to `UNUSUAL`; run that file.
-4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
-
-To add a check of pre-training data:
-
-1. Define a `DataCheck` called `NAME` in `conformance/checks/data/NAME.py`: a function of the examples that yields one sentence for
-   each violated property.
-2. Add an entry `data-NAME` here, by `_data`, which derives the module and the name of the `DataCheck` from that of the entry.
-3. Add a pipeline that breaks the property to `BROKEN` in `conformance/tests/broken_pipelines.py`, and a correct one to `CORRECT` in
-   `pipelines.py` if needed; run `conformance/tests/test_pretraining_data.py`.
-4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
-
-To add a check of a whole training loop:
-
-1. Write a function of a `CheckRequest` in a module of its own, as `conformance.checks.loss_curve` does.
-2. Add an entry here.
-3. Add a loop that fails it to `WRONG`, and a correct one to `CORRECT`, in `conformance.benchmarks.training.loops`; run
-   `conformance/tests/test_training_loops.py`.
+1. Define it. A law is a `Law` in the module of its topic under `conformance.checks.laws`: a function of subject and example that
+   raises `LawBroken` if the law does not hold, and otherwise returns the largest ratio of an error to its limit. A check that
+   judges activations is an `ActivationCheck` in `conformance.checks.activation_checks`: a view of the candidate, and a function
+   that lists the passes to run (`conformance.checks.passes.Passes`); a new kind of pass gets a module like
+   `conformance.checks.backward_passes`. A check of pre-training data is a `DataCheck` called `NAME` in
+   `conformance/checks/data/NAME.py`: a function of the examples that yields one sentence for each violated property. A check of a
+   whole training loop is a function of a `CheckRequest` in a module of its own, like `conformance.checks.loss_curve`.
+2. Add an entry here; that of pre-training data is `data-NAME`, by `_data`.
+3. Add a candidate that fails it and, if needed, an unusual and correct one, and run the tests: `BROKEN` and `UNUSUAL` of
+   `conformance/tests/lawless.py` with `test_laws.py`, or those of `test_suite.py` for activations; `BROKEN` and `CORRECT` of
+   `broken_pipelines.py` and `pipelines.py` with `test_pretraining_data.py`; `WRONG` and `CORRECT` of
+   `conformance.benchmarks.training.loops` with `test_training_loops.py`.
 4. Paste the table printed by `python -m conformance.checks` into `README.md` beside it.
 """
 

@@ -1,11 +1,37 @@
-"""A check, and a request to run one; imports are light because names and descriptions are needed before any check runs."""
+"""A check, a request to run one, and its extent; imports are light because commands need them before any check runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conformance.checks.search.plan import USUAL, Plan
+from conformance.judge.depth import Depth
 from conformance.results.case import Case
+
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The extent of searches and judgements.
+
+    Attributes:
+        examples: the number of examples per check.
+        seed: the seed of the drawn examples; None to draw different examples on each run.
+        database: a Hypothesis example database, which stores failing examples; or None.
+        depth: the depth of a judgement, `full` or `screen`.
+        shared: the number of examples among which the false-alarm probability is shared, if that is more than `examples`: those of
+            the search that found an example which is tried again.
+    """
+
+    examples: int = EXAMPLES
+    seed: int | None = 0
+    database: Any = None
+    depth: Depth = "full"
+    shared: int = 0
+
+
+USUAL = Plan()
+
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden

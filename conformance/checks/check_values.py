@@ -7,15 +7,14 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.arrays import Unreadable
+from conformance.candidates.arrays import NOTES, UNCOMPARED, Stream, Unreadable, pairs
 from conformance.candidates.registry import Implementation, load_implementation, name_of
-from conformance.candidates.stream import NOTES, UNCOMPARED, Stream, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
-from conformance.checks.candidate_stream import guarded
+from conformance.checks.contract import guarded
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes
-from conformance.checks.search.static_shape import fixed_size
+from conformance.checks.search.subject import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.goldens.custom_golden import open_golden
@@ -58,7 +57,7 @@ def check_values(
     depth: Depth = "full",
     passes: Passes = forward_passes,
 ) -> Result:
-    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.public_check.check`.
+    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.run_check.check`.
 
     `passes` returns the passes to run, for example a forward pass of each batch, or backward passes as well.
     """

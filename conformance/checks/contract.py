@@ -1,10 +1,15 @@
-"""Query a candidate under the contract: whether it supports a case, its runner, and its activations."""
+"""Query a candidate under the contract: whether it supports a case, its runner, and what it yields.
+
+Exceptions of its code are raised as its failures.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 
+from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Implementation, Runner, supports_of
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
@@ -15,6 +20,8 @@ from conformance.model.features import FEATURES, features_of
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.termination import call_candidate
+
+Item = TypeVar("Item")
 
 
 def refusal(candidate: Implementation, architecture: Architecture, device: str, dtype: str) -> str | None:
@@ -110,3 +117,22 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
         except CandidateError as error:
             raise CandidateError(f"{name}: {error}") from error
         yield name, np.asarray(array, np.float64)
+
+
+def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
+    """Return an iterator over the pairs that a call into a candidate yields; raises `CandidateFailure`."""
+    return guarded(call_candidate(lambda: pairs(call(), ())))
+
+
+def guarded(stream: Iterator[Item], setting: Callable[[], AbstractContextManager[object]] = nullcontext[object]) -> Iterator[Item]:
+    """Yield a candidate's items one at a time; exceptions of the candidate's code are raised as its crash.
+
+    The context manager `setting` is for each call of `next`. It does not enclose the yield, where it would apply to the consumer.
+    """
+    end: Any = object()
+    while True:
+        with setting():
+            item = call_candidate(lambda: next(stream, end))
+        if item is end:
+            return
+        yield item

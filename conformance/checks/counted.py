@@ -18,9 +18,7 @@ class Tried:
 def counted(case: Case, judge: Callable[[Tried], str]) -> Result:
     """Return the result of a check; no exception is raised.
 
-    Args:
-        case: the case.
-        judge: sets the number of things tried, and returns what is wrong, or an empty text.
+    `judge` sets the number of things tried, and returns what is wrong, or an empty text.
     """
     tried = Tried()
 

@@ -15,9 +15,8 @@ from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
 from conformance.checks.search.find import SearchState, find_counterexample
-from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
-from conformance.checks.search.subject import Subject
+from conformance.checks.search.subject import Subject, static_shape
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
 from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
@@ -78,7 +77,8 @@ def _searched(law: Law, request: CheckRequest, found: SearchState) -> Terminatio
         raise found.failure
     size = static_shape(subject, request.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
-    return Termination(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
+    how_often = "" if found.repeatable else "; when run again it did not fail: it depends on what was called before"
+    return Termination(outcome, f"{size}{found.failure}{how_often}", 1)
 
 
 def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
@@ -87,10 +87,6 @@ def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
         return ()
     golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": found.example.batch})
     return check_values(request.candidate, golden, request.case.device, request.case.dtype, runs=request.runs).verdicts
-
-
-def _how_often(found: SearchState) -> str:
-    return "" if found.repeatable else "; when run again it did not fail: it depends on what was called before"
 
 
 def _counterexample(found: SearchState) -> Counterexample | None:

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 
 from conformance.candidates.registry import Implementation
-from conformance.checks.candidate_stream import yielded
-from conformance.checks.contract import ability
+from conformance.checks.contract import ability, yielded
 from conformance.checks.passes import Pass, opened
 from conformance.checks.training_passes import random_numbers_from, read, values_of
 from conformance.goldens.golden import Golden, with_config

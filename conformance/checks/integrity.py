@@ -6,7 +6,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from conformance.candidates.registry import Isolated
-from conformance.checks.viewed_candidate import without_view
+from conformance.checks.candidate_device import without_view
 from conformance.errors import CandidateError, FixtureError
 from conformance.goldens.golden import Golden, forget_checkpoints, stored_arrays
 from conformance.model.checkpoint import Checkpoint

@@ -20,9 +20,8 @@ import numpy as np
 
 from conformance.candidates.arrays import described
 from conformance.candidates.registry import Runner
-from conformance.checks.candidate_stream import yielded
 from conformance.checks.check import CheckRequest
-from conformance.checks.contract import ability
+from conformance.checks.contract import ability, yielded
 from conformance.checks.counted import Tried, counted
 from conformance.checks.optimizer_passes import with_each
 from conformance.checks.training_passes import random_numbers_from

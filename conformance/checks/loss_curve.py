@@ -15,8 +15,7 @@ import numpy as np
 from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import CheckRequest
 from conformance.checks.counted import Tried, counted
-from conformance.checks.loop_gradients import missing_gradients, trained_loss
-from conformance.checks.optimizer_passes import runs_of
+from conformance.checks.optimizer_passes import missing_gradients, runs_of, trained_loss
 from conformance.checks.training_passes import HeldStream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import DEFAULT_GOLDENS

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.stream import Stream
+from conformance.candidates.arrays import Stream
 from conformance.errors import CandidateError, NotApplicable
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
@@ -30,13 +30,6 @@ def watched(
 
     The returned function raises `CandidateError` at the first wrong mean or variance, and `NotApplicable` if no norm is exposed.
     The false-alarm probability is shared among `calls` calls and the norms of each.
-
-    Args:
-        checkpoint: the weights.
-        device: the device of the candidate.
-        dtype: the format of the candidate.
-        functions: the error bounds of the candidate's library functions.
-        calls: number of calls of the function.
     """
 
     def view(batch: Any, stream: Stream) -> Stream:

@@ -28,8 +28,6 @@ from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
 
-CHECK = PUBLISHED
-
 
 @dataclass(frozen=True)
 class Published:
@@ -97,16 +95,9 @@ def check_published(
 ) -> Result:
     """Judge whether a candidate reproduces the published values and return the result; no exception is raised.
 
-    Args:
-        implementation: the candidate, as a name or an object.
-        golden: the golden whose checkpoint is used.
-        published: the published values of this checkpoint.
-        device: a torch device string.
-        dtype: the name of a floating-point format.
-        runs: number of such calls among which the run's false-alarm probability is shared.
-        load: returns the candidate for a name or an object.
+    The false-alarm probability is shared among `runs` such calls; `load` returns the candidate for a name or an object.
     """
-    case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
+    case = Case(name_of(implementation), golden.name, device, dtype, PUBLISHED)
 
     def judged() -> Termination:
         _require(load(implementation), golden, published, device, dtype, sidak_share(runs))

@@ -114,10 +114,8 @@ class Recording:
     def add(self, result: Result, golden: Golden | None = None, require: Sequence[str] = ()) -> None:
         """Write a result, and the files that reproduce it if it is a failure.
 
-        Args:
-            result: the result.
-            golden: the golden, if it is a custom one; otherwise it is opened by its name.
-            require: the patterns of activations that had to be observed.
+        The golden is opened by its name unless it is given, as a custom one; `require` has the patterns of activations that had to
+        be observed.
         """
         self._records.append(records_of(result))
         for record in self._records[-1].activations:

@@ -10,9 +10,9 @@ import msgspec
 
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.catalogue import PUBLISHED, named
+from conformance.checks.check import Plan
 from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.goldens.golden import Golden, nested
@@ -66,10 +66,8 @@ class _About(msgspec.Struct, frozen=True):
 def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> list[Result]:
     """Run the failures in a file again and return their results.
 
-    Args:
-        path: the file of one failure, or a results file, whose failures are all run again; the result of a failure in a results
-            file that cannot be run again has outcome `error`.
-        again: runs one failure; `run_again` by default.
+    The result of a failure in a results file that cannot be run again has outcome `error`. `again` runs one failure, `run_again` by
+    default.
 
     Raises:
         UsageError: if the file is neither of the two, contains no failure, or is the file of a failure that cannot be run again.
@@ -119,10 +117,6 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
 def run_again(failure: Failure, load: Callable[[str], Implementation] = load_implementation) -> Result:
     """Run a failed check again: a law on its example only, a judgement on the failure's batches or, without any, the golden's.
 
-    Args:
-        failure: the failure.
-        load: returns the candidate for a name.
-
     Raises:
         UsageError: if the golden cannot be opened, the check does not exist, or no values of the golden are published.
     """
@@ -144,7 +138,7 @@ def run_again(failure: Failure, load: Callable[[str], Implementation] = load_imp
         example = Example(failure.batches["example"], failure.variation)
         return again(golden, plan=Plan(examples=0, shared=failure.examples), known=[example])
     if failure.batches and not check.searches:
-        golden = _with(golden, failure.batches)
+        golden = replace(golden_of(golden.name, golden.checkpoint, failure.batches), origin=golden.origin)
     return again(golden)  # a search that failed before its first example is repeated
 
 
@@ -153,8 +147,3 @@ def _published_again(failure: Failure, golden: Golden, load: Callable[[str], Imp
     if published is None:
         raise UsageError(f"no values are published of {case.golden}: they are found by the name of the folder, and its sizes")
     return check_published(case.implementation, golden, published, case.device, case.dtype, failure.runs, load=load)
-
-
-def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:
-    fitting = golden_of(golden.name, golden.checkpoint, batches)
-    return replace(fitting, origin=golden.origin)

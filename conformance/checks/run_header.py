@@ -12,23 +12,16 @@ from types import MappingProxyType
 import msgspec
 
 from conformance import __version__
-from conformance.candidates.entry_points import registered
+from conformance.candidates.lookup import registered
 from conformance.candidates.source_imports import source_digest
-from conformance.checks.search.plan import Plan
+from conformance.checks.check import Plan
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.model.digest import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
 from conformance.numerics.thresholds import FALSE_ALARM
-from conformance.results.records import (
-    SCHEMA_VERSION,
-    FunctionRecord,
-    GoldenRecord,
-    Header,
-    ImplementationRecord,
-    MachineRecord,
-)
+from conformance.results.records import SCHEMA_VERSION, FunctionRecord, GoldenRecord, Header, ImplementationRecord, MachineRecord
 
 _DIGITS = 12  # of a digest that is compared with another and shown
 
@@ -46,16 +39,9 @@ def header_of(
 ) -> Header:
     """Return the header of a run on this machine.
 
-    Args:
-        device: a torch device string.
-        goldens: for each name a custom golden, or None for the stored golden of that name.
-        plan: how examples are drawn.
-        shard: the shard of the run, as `number/total`.
-        run: an identifier that distinguishes runs whose shards may be in the same folder.
-        implementations: the names of the candidates; if empty, all registered ones.
-        cases: the number of checks in this shard; 0 if not known.
-        settings: what else decides a verdict.
-        limits: the limits of candidates.
+    `goldens` has for each name a custom golden, or None for the stored golden of that name; `shard` is `number/total`; `run`
+    distinguishes runs whose shards may be in the same folder. All registered candidates are recorded if `implementations` is empty.
+    `settings` has what else decides a verdict, `limits` the limits of candidates; `cases` is 0 if not known.
     """
     import torch
 

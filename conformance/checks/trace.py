@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from conformance import __version__
+from conformance.candidates.arrays import pairs
 from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_golden import require_its_checkpoint
+from conformance.candidates.recorded.recorded_trace import require_its_checkpoint
 from conformance.candidates.registry import Runner, load_implementation, name_of
-from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import inputs_device, require_place
 from conformance.checks.contract import accepted, prepared, require_support
@@ -68,12 +68,7 @@ class Trace:
 
 
 def trace(
-    implementation: object,
-    golden: str | Golden = "tiny",
-    *,
-    texts: Sequence[str] = (),
-    device: str = "cpu",
-    dtype: str = "float32",
+    implementation: object, golden: str | Golden = "tiny", *, texts: Sequence[str] = (), device: str = "cpu", dtype: str = "float32"
 ) -> Trace:
     """Run an implementation and return every activation that it exposes; nothing is printed.
 
@@ -120,7 +115,8 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
         for batch_name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
             given = batch.on(inputs_device(candidate, device))
-            found[batch_name] = _ordered(call_candidate(partial(_collected, runner, given, network, dtype, device)), network)
+            made = call_candidate(partial(_collected, runner, given, network, dtype, device))
+            found[batch_name] = {name: made[name] for name in network.table if name in made}
     network_of = golden.origin or golden.name
     about = (name_of(implementation), network_of, dtype, device)
     library = f"bert-conformance {__version__}, torch {torch.__version__}"
@@ -129,10 +125,6 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
 
 def _collected(runner: Runner, batch: TorchBatch, network: Network, dtype: str, device: str) -> dict[str, Array]:
     return dict(accepted(pairs(runner(batch), network.table), network, dtype, device))
-
-
-def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
-    return {name: found[name] for name in network.table if name in found}
 
 
 def true_trace(golden: Golden, name: str = "") -> Trace:

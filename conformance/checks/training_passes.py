@@ -18,12 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.arrays import Described, described
+from conformance.candidates.arrays import Described, described, pairs
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_passes_of
-from conformance.checks.candidate_stream import guarded
-from conformance.checks.contract import ability
+from conformance.checks.contract import ability, guarded
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden, with_config

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import eq
 from pathlib import Path
 
-from conformance.candidates.entry_points import registered
+from conformance.candidates.lookup import registered
 from conformance.checks.catalogue import CHECKS, PUBLISHED
 from conformance.goldens.manifest import manifest
 from conformance.model.activations import parameter_shapes, table
@@ -43,10 +43,8 @@ class _Kind:
 def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
     """Return a message with the nearest names if a pattern matches no existing name; None if it matches one.
 
-    Args:
-        what: `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which takes a name, not a pattern.
-        pattern: a shell-style pattern.
-        run: names of this kind in the run, which count as existing.
+    `what` is `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which takes a name, not a pattern.
+    The names of this kind in the `run` count as existing.
     """
     kind, run = _KINDS[what], list(run)
     if any(kind.matches(name, pattern) for name in (*run, *kind.names())) or kind.elsewhere(pattern):

@@ -4,11 +4,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from conformance.candidates.entry_points import registered
-from conformance.candidates.lookup import is_object, require_known
-from conformance.checks.catalogue import CHECKS, named
+from conformance.candidates.lookup import is_object, registered, require_known
+from conformance.checks.catalogue import CHECKS, PUBLISHED, named
 from conformance.checks.check import Check
-from conformance.checks.published import CHECK, published_of
+from conformance.checks.published import published_of
 from conformance.cli.run_options import RunOptions
 from conformance.errors import UsageError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, located
@@ -40,7 +39,7 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
         for golden, own in options.goldens.items():
             asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in DEFAULT_GOLDENS]
             asked += ["outputs"] if alone and name in instrumented and "values" in asked else []
-            asked += [CHECK] if golden in published else []
+            asked += [PUBLISHED] if golden in published else []
             found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]
     return list(dict.fromkeys(found))
 

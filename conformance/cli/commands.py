@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def listing(arguments: Namespace) -> int:
     """Run `list`: print the names, distributions and origins of implementations and goldens."""
-    from conformance.candidates.entry_points import registered
+    from conformance.candidates.lookup import registered
     from conformance.goldens.manifest import manifest
 
     rows = [
@@ -84,8 +84,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _run_options(arguments: Namespace) -> "RunOptions":
+    from conformance.checks.check import Plan
     from conformance.checks.known_failures import read
-    from conformance.checks.search.plan import Plan
     from conformance.cli.run_options import RunOptions, shard_of
     from conformance.isolation.worker_process import ResourceLimits
 
@@ -111,7 +111,7 @@ def _traces(arguments: Namespace) -> "list[Recorded]":
 
     An invalid trace is reported when it is run; its `UsageError` is raised here only if no candidate is valid.
     """
-    from conformance.candidates.recorded import trace_of
+    from conformance.candidates.recorded.recorded_trace import trace_of
 
     names = arguments.implementation or ()
     found, errors = [], []
@@ -162,7 +162,7 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
 def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
     """Return the goldens on which traces were recorded, by name; `own` is the golden of a local copy of their checkpoint."""
     from conformance.candidates.recorded.file_format import digests_of
-    from conformance.candidates.recorded.recorded_golden import recorded_on
+    from conformance.candidates.recorded.recorded_trace import recorded_on
 
     if keeps_inputs:
         raise UsageError("a recorded trace has its own inputs; omit --text and --batch")

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from conformance.checks.search.plan import EXAMPLES
+from conformance.checks.check import EXAMPLES
 from conformance.cli.argument_types import add_checkpoint, positive_integer, seconds, size, utf8
 from conformance.judge.depth import DEPTHS
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from conformance.checks.check import Plan
 from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_header import short_digest
-from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
 from conformance.isolation.worker_process import ResourceLimits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conformance.candidates.lookup import TRACE
 from conformance.candidates.recorded.file_format import read as read_recorded
-from conformance.candidates.recorded.recorded_golden import recorded_on
+from conformance.candidates.recorded.recorded_trace import recorded_on
 from conformance.checks.trace import TRUTH, Trace, read, record, true_trace
 from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import cache
 
 from conformance.candidates import registry
-from conformance.candidates.recorded import trace_of
+from conformance.candidates.recorded.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
-from conformance.checks.apply_known_failures import apply_known_failures
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.published import CHECK, check_published, published_of
+from conformance.checks.catalogue import CHECKS, PUBLISHED
+from conformance.checks.known_failures import apply_known_failures
+from conformance.checks.published import check_published, published_of
 from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run_check
 from conformance.cli.run_options import RunOptions
@@ -43,7 +43,7 @@ class Work:
     def _result(self, case: Case) -> Result:
         options, own = self._options, self._options.goldens[case.golden]
         published = published_of(own) if own else None
-        if case.check == CHECK and own and published:
+        if case.check == PUBLISHED and own and published:
             return check_published(case.implementation, own, published, case.device, case.dtype, self._runs, self._load)
         return run_check(
             CHECKS[case.check],

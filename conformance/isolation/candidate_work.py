@@ -11,15 +11,12 @@ import msgspec
 import numpy as np
 
 from conformance.candidates import capture
-from conformance.candidates.arrays import Described, described
+from conformance.candidates.arrays import Described, described, pairs
 from conformance.candidates.registry import load_implementation
-from conformance.candidates.stream import pairs
 from conformance.checks.backward_passes import backward_pass
-from conformance.checks.candidate_stream import guarded, yielded
-from conformance.checks.contract import ability, named_features, prepared, refusal
-from conformance.checks.data.request_examples import epoch_of, require_data
-from conformance.checks.search.child import answers_in_a_child
-from conformance.checks.search.subject import Subject
+from conformance.checks.contract import ability, guarded, named_features, prepared, refusal, yielded
+from conformance.checks.data.data_check import epoch_of, require_data
+from conformance.checks.search.subject import Subject, answers_in_a_child
 from conformance.checks.search.surroundings import surroundings_here
 from conformance.checks.training_passes import in_training, random_numbers_from
 from conformance.errors import CandidateCrash, CandidateError, ConformanceError

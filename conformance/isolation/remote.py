@@ -15,7 +15,7 @@ import numpy as np
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
-from conformance.checks.data.request_examples import most_rows
+from conformance.checks.data.data_check import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded, CandidateError, UsageError
@@ -302,13 +302,7 @@ def ask(
 ) -> tuple[S, Sequence[Any]]:
     """Return a worker's answer, of the type `kind`, and its arrays.
 
-    Args:
-        worker: the worker process.
-        kind: expected type of the answer.
-        method: method of `CandidateWork` that is called in the worker.
-        arguments: arguments of the method.
-        checkpoint: checkpoint whose parameters the worker may request.
-        most: maximum total size of the arrays, in bytes.
+    The worker may request parameters of the checkpoint. The arrays may have at most `most` bytes in total.
 
     Raises:
         ConformanceError: the method raised it in the worker.

@@ -1,4 +1,7 @@
-"""Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule."""
+"""Recording of a module's forward pass: the result of every operation, and the inputs and outputs of each submodule.
+
+An unknown module is examined with an architecture and a batch whose sizes all differ, so that shapes identify tensors.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,14 +14,27 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.candidates.arrays import tensors_in
-from conformance.candidates.capture import Tap
-from conformance.candidates.module_hooks import Side, listening
-from conformance.candidates.returned_tensors import is_dense, selected
+from conformance.candidates.capture import Side, Tap, listening
+from conformance.candidates.hook_effects import SMALL
+from conformance.candidates.returned_value import is_dense, selected
 from conformance.errors import CandidateError
+from conformance.goldens.batches import batch, drawn
+from conformance.goldens.recipe import SEED
 from conformance.mapping.tensors import NUMBER
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 from conformance.numerics.formats import Array, Mask
 
+PROBE = SMALL.with_(num_hidden_layers=3)
+_MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")
 NEAREST = 3  # results that are tried in place of an activation: two layers' results may be more alike than right and wrong ones
+
+
+def batch_for(a: Architecture, *, padded_at_end: bool = False) -> Batch:
+    """Return a batch of at most the longest length; padding is before, between and after tokens, or only after them."""
+    masks = ["".join(sorted(mask, reverse=True)) for mask in _MASKS] if padded_at_end else _MASKS
+    cut = [mask[: a.longest] for mask in masks]
+    return batch(SEED, a, drawn([mask for mask in cut if "1" in mask]))  # what attention to no token computes is undefined
 
 
 @dataclass(frozen=True)

@@ -267,10 +267,7 @@ class Identification:
         open_ = {role: name for role, name in self._named(row).items() if name not in known.evidence}
         used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
         sources = {
-            role: sorted(
-                (s for s in self._sources(name, row) if s.key not in used),
-                key=lambda s: -score(s.tensor.name, row, role),
-            )
+            role: sorted((s for s in self._sources(name, row) if s.key not in used), key=lambda s: -score(s.tensor.name, row, role))
             for role, name in open_.items()
         }
         if "bias" not in sources:

@@ -14,7 +14,7 @@ from conformance.errors import CandidateError
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.recipe import SEED
 from conformance.mapping import source
-from conformance.mapping.probe import batch_for
+from conformance.mapping.forward_pass import batch_for
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.signature import namespace
 from conformance.mapping.taps import Located

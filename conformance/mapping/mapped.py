@@ -15,24 +15,22 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from conformance.candidates.arrays import Unreadable
+from conformance.candidates.arrays import GUESSED, Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import HEAD, LAYER, in_layer, is_layered
-from conformance.candidates.module_runner import ModuleRunner
-from conformance.candidates.stream import GUESSED
+from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping.call import Call, Signature, calls, wrapper
-from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
+from conformance.mapping.forward_pass import PROBE, ForwardPass, batch_for, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.implementation import at_another_depth, implementation_of
-from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
+from conformance.mapping.source import is_attribute_path, require_writable
 from conformance.mapping.taps import Located, Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
-from conformance.mapping.writable import is_attribute_path, require_writable
 from conformance.model.activations import last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -48,11 +46,8 @@ _ACTIVATION_FUNCTIONS = ("gelu", "gelu_new", "relu")  # one name of each functio
 def proposed(factory: Any, name: str, home: str, architecture: Architecture | None = None) -> Proposal:
     """Return the proposed registration of a module.
 
-    Args:
-        factory: a class or function that builds the module, or the module itself.
-        name: name of the factory in the Python module `home`.
-        home: import path of the Python module.
-        architecture: architecture with which the module is built and examined (default: sizes that are all different).
+    The factory is a class or function that builds the module, or the module itself, and has that name in the Python module `home`.
+    Unless an architecture is given, the module is examined with sizes that are all different.
 
     Raises:
         UsageError: the signature does not determine how the module is built, or a name cannot be written in an adaptor.

@@ -42,12 +42,8 @@ def words(name: str) -> list[str]:
 
 def score(name: str, row: Activation, role: str) -> int:
     """Return the number of words in a tensor's name that match the parameter of this activation and role."""
-    known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=_longest_first) if row.name.endswith(end)), "")
+    known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=lambda item: -len(item[0])) if row.name.endswith(end)), "")
     return len(_said(name, known)) + len(_said(name, _OF_ROLE[role]))
-
-
-def _longest_first(item: tuple[str, str]) -> int:
-    return -len(item[0])
 
 
 def _said(name: str, known: str) -> set[str]:

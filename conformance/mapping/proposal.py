@@ -8,8 +8,7 @@ from typing import Any
 from conformance.candidates.layouts import LAYER, expanded, is_layered
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Known
-from conformance.mapping.requirements import Requirement, head_requirements, settings_requirements
-from conformance.mapping.signature import Builder
+from conformance.mapping.signature import Builder, Requirement, head_requirements, settings_requirements
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
 from conformance.model.activation import SCALAR

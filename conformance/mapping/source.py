@@ -1,22 +1,24 @@
 """The adaptor of a proposal as Python source: a `TorchImplementation` with `{layer}` patterns, and open questions as comments.
 
-The source is formatted as by ruff and Black with 88 columns, so that a formatter does not change it.
+The source is formatted as by ruff and Black with 88 columns, so that a formatter does not change it. Names of the module are
+validated before they are written, so that no name can become code.
 """
 
 import keyword
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from textwrap import wrap
 
 from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import HEAD, LAYER, each_layer
+from conformance.errors import UsageError
 from conformance.mapping.call import DTYPE
 from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
-from conformance.mapping.requirements import Requirement
+from conformance.mapping.signature import Requirement
 from conformance.mapping.taps import Located
-from conformance.mapping.writable import LAYOUTS, require_identifiers
 from conformance.model.activations import last_hidden
 from conformance.names import printable
 
@@ -26,6 +28,10 @@ _LENGTHS_ALONE = (
     "    if batch.attention_mask.diff(dim=1).gt(0).any():",
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
 )
+_QUOTES = frozenset('"\\')
+LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
+# Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
+_OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
 
 @dataclass(frozen=True)
@@ -283,3 +289,45 @@ def _shown(one: Located) -> _Expression:
         return names
     parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
     return _Call("OutputMap", (names, *([f"lambda x: {parts}"] if parts else [])), "packed=True" if one.packed else "")
+
+
+def require_writable(proposal: Proposal) -> Proposal:
+    """Return the proposal.
+
+    Raises:
+        UsageError: a name cannot be written in a string literal, or is not an identifier where one is needed.
+    """
+    for name in _quoted_names(proposal):
+        if not name.isprintable() or _QUOTES & set(name):
+            raise UsageError(_wrong(name, "printable characters without quotes and backslashes"))
+    for name in proposal.objects:
+        if require_identifiers(name) in _OWN:
+            raise UsageError(_wrong(name, "one that the adaptor does not need itself"))
+    if proposal.last:  # len(model.layers) - 1
+        require_identifiers(proposal.last.removeprefix("len(").removesuffix(") - 1"))
+    return proposal
+
+
+def require_identifiers(name: str) -> str:
+    """Return the name; raise `UsageError` if a part of it is not a Python identifier."""
+    if not is_attribute_path(name):
+        raise UsageError(_wrong(name, "a name of Python's"))
+    return name
+
+
+def is_attribute_path(name: str) -> bool:
+    """Return whether every part of a dotted name is a Python identifier."""
+    return all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
+
+
+def _wrong(name: str, expected: str) -> str:
+    return f"the module has the name {name!a:.100}, expected {expected}: rename it, or write the adaptor by hand"
+
+
+def _quoted_names(proposal: Proposal) -> Iterator[str]:
+    """Yield the names that are written in strings and comments."""
+    yield from (held.tensor.name for held in proposal.parameters)
+    yield from (one.tap.path for one in proposal.activations)
+    elements = [one.tap.element for one in proposal.activations]
+    yield from (element for element in elements if isinstance(element, str))
+    yield from (*proposal.buffers, *proposal.unmapped)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conformance.candidates.lookup import require_known
-from conformance.candidates.recorded import trace_of
+from conformance.candidates.recorded.recorded_trace import trace_of
 from conformance.candidates.registry import name_of
 from conformance.checks.attached_examples import examples_of
 from conformance.checks.catalogue import CHECKS, named
@@ -73,7 +73,7 @@ class BoundCheck:
         A skipped check and a known failure raise pytest's own exceptions, with the reason.
         """
         __tracebackhide__ = True
-        from conformance.checks.apply_known_failures import apply_known_failures
+        from conformance.checks.known_failures import apply_known_failures
 
         try:
             start_recording()

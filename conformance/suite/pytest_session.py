@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conformance.checks.search.plan import EXAMPLES, Plan
+from conformance.checks.check import EXAMPLES, Plan
 from conformance.judge.depth import Depth
 
 if TYPE_CHECKING:

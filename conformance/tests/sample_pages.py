@@ -8,9 +8,9 @@ import msgspec
 
 from conformance import Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
 from conformance.checks.run_header import header_of
-from conformance.checks.search.plan import Plan
 from conformance.checks.trace import record, true_trace
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.changes.changes import changes

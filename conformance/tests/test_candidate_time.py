@@ -10,8 +10,8 @@ from msgspec.structs import replace as replace_record
 
 from conformance import check, read_results
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
 from conformance.judge.select_arithmetic import select_arithmetic

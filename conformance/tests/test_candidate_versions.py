@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
 from conformance.report.changes.changes import changes

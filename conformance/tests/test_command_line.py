@@ -17,7 +17,7 @@ import torch
 
 from conformance import check, load_golden, trace
 from conformance.candidates import capture
-from conformance.checks.search.plan import Plan
+from conformance.checks.check import Plan
 from conformance.cli.arguments import argument_parser
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module

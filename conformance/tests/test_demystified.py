@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from conformance import check
-from conformance.checks.apply_known_failures import declared, expected
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.known_failures import KnownFailure
+from conformance.checks.check import USUAL
+from conformance.checks.known_failures import KnownFailure, declared, expected
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import USUAL
 from conformance.implementations import demystified_as_written as written
 from conformance.implementations.demystified import demystified
 from conformance.implementations.demystified.network import BERT

@@ -16,8 +16,8 @@ import torch
 from conformance import Checkpoint
 from conformance.candidates.arrays import described
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.errors import CandidateEnded, CandidateTimeout
 from conformance.implementations.making_bert import making_bert

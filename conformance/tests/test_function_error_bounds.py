@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
 from conformance.checks import candidate_device, run_header
+from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
-from conformance.checks.search.plan import Plan
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
 from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from conformance import Architecture, Tap, TorchImplementation, captured, check
 from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
-from conformance.checks.candidate_stream import yielded
+from conformance.checks.contract import yielded
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
 from conformance.mapping.call import Signature

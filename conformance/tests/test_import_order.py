@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import conformance
-from conformance.candidates.entry_points import entry_points
+from conformance.candidates.lookup import entry_points
 from conformance.candidates.source_imports import may_import
 from conformance.cli import commands
 from conformance.cli.arguments import parsed

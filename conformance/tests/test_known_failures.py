@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.checks.apply_known_failures import apply_known_failures, expected
-from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.checks.known_failures import KnownFailure, apply_known_failures, expected, matched, read
 from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict

@@ -19,18 +19,16 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.candidates.registry import as_implementation
 from conformance.checks.__main__ import table
-from conformance.checks.apply_known_failures import expected
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.known_failures import KnownFailure
+from conformance.checks.check import Plan
+from conformance.checks.known_failures import KnownFailure, expected
 from conformance.checks.laws.generated import generated
 from conformance.checks.laws.law import Law
 from conformance.checks.laws.padding import padding_length
 from conformance.checks.laws.tokenization import VOCABULARY, reference
 from conformance.checks.run_check import entry_point, run_check
-from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample
-from conformance.checks.search.plan import Plan
-from conformance.checks.search.subject import Subject
+from conformance.checks.search.subject import Subject, answers_in_a_child
 from conformance.errors import CandidateError
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.implementations.demystified import demystified

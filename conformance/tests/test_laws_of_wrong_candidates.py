@@ -14,10 +14,10 @@ from torch import Tensor
 from conformance import load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
-from conformance.checks.search.static_shape import static_shape
+from conformance.checks.search.subject import static_shape
 from conformance.cli import main
 from conformance.errors import CandidateError
 from conformance.faults import BY_NAME

@@ -17,9 +17,9 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.call import calls
+from conformance.mapping.forward_pass import PROBE, batch_for
 from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import MappedModule, proposed
-from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
 from conformance.tests.third_party_models import proposal, stranger

@@ -10,9 +10,9 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.recipe import SEED
+from conformance.mapping.forward_pass import PROBE, batch_for
 from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed
-from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.source import adaptor
 from conformance.model.checkpoint import Checkpoint, read_only
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger

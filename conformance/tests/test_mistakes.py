@@ -224,7 +224,7 @@ def test_correct_variants_are_judged_and_the_table_counts_and_lists_their_false_
     everywhere, in_one_layer = (alarms.alarm("cpu", task) for task in tasks if task[0] == "bias as a call of its own")
     assert everywhere.judged == in_one_layer.judged > 40
     assert (everywhere.failed, in_one_layer.failed) == ((), ())
-    text = alarms.table([alarms.Alarm("float32", 10, ("x",)), alarms.Alarm("bfloat16", 5, ())], "--seeds 1", ("on networks",))
+    text = alarms.table([alarms.Alarms("float32", 10, ("x",)), alarms.Alarms("bfloat16", 5, ())], "--seeds 1", ("on networks",))
     for row in ("| float32 | 10 | 1 |", "| bfloat16 | 5 | 0 |", "| all | 15 | 1 |"):
         assert row in text
     assert text.endswith("\n\n- x\n")

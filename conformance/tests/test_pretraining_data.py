@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.data.corpus import indexed_corpus
+from conformance.checks.data.examples import indexed_corpus
 from conformance.checks.run_check import run_check
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
 from conformance.implementations.hugging_face_data import tokenized

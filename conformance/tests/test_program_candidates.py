@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from conformance import CandidateCrash, check, load_golden
 from conformance.candidates import command
+from conformance.candidates.command.command import Command
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
@@ -162,7 +163,7 @@ def test_a_program_that_hangs_times_out_and_ends_with_its_worker(beside_clients:
 
 def test_after_a_crash_the_next_batch_is_run_by_a_new_process(tmp_path: Path) -> None:
     answers = recorded(tmp_path, "float32")
-    runner = command.Command(scripted(PROGRAMS, "killed at first", answers)).prepare(TINY.checkpoint, "cpu", "float32")
+    runner = Command(scripted(PROGRAMS, "killed at first", answers)).prepare(TINY.checkpoint, "cpu", "float32")
     batch = TINY.batches["padded"].on("cpu")
     with pytest.raises(CandidateCrash, match="signal 11"):
         runner(batch)
@@ -172,8 +173,7 @@ def test_after_a_crash_the_next_batch_is_run_by_a_new_process(tmp_path: Path) ->
 def test_a_gradient_is_sent_only_to_a_program_that_has_a_backward_pass(beside_clients: Path) -> None:
     batch, gradient = TINY.batches["padded"].on("cpu"), torch.ones(6, 2, dtype=torch.bfloat16)
     runners = {
-        mode: command.Command(scripted(beside_clients, mode)).prepare(TINY.checkpoint, "cpu", "float32")
-        for mode in ("gradients", "right")
+        mode: Command(scripted(beside_clients, mode)).prepare(TINY.checkpoint, "cpu", "float32") for mode in ("gradients", "right")
     }
     assert runners["right"].gradients is None
     assert "embeddings.LayerNorm" in runners["gradients"].gradients(batch, "logits", gradient)

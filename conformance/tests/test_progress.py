@@ -10,8 +10,8 @@ from rich.console import Console
 
 from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.cli.progress_display import progress
 from conformance.implementations.making_bert import making_bert
 from conformance.progress import part, report_progress, watched

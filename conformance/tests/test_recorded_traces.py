@@ -16,10 +16,10 @@ from safetensors.torch import save_file as save_tensors
 
 from conformance import RecordedTrace, Unavailable, check, load_golden
 from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_golden import recorded_on
+from conformance.candidates.recorded.recorded_trace import recorded_on
 from conformance.checks import candidate_device, integrity
+from conformance.checks.candidate_device import ViewedCandidate
 from conformance.checks.trace import record
-from conformance.checks.viewed_candidate import ViewedCandidate
 from conformance.cli import main
 from conformance.glossary.entry import documentation
 from conformance.goldens.manifest import manifest

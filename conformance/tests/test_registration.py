@@ -33,8 +33,8 @@ from conformance.candidates.lookup import resolved
 from conformance.candidates.registry import as_implementation, load_implementation
 from conformance.candidates.torch_state import restored, settings_now
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.errors import CandidateNameError, PluginError
 from conformance.implementations.making_bert import making_bert

@@ -14,13 +14,13 @@ from safetensors.numpy import load_file
 
 from conformance import check
 from conformance.checks.catalogue import PUBLISHED
+from conformance.checks.check import Plan
 from conformance.checks.published import published_of
 from conformance.checks.recording import Recording
 from conformance.checks.replay import replayed
 from conformance.checks.repro.artifacts import artifact_path
 from conformance.checks.repro.snippet import decorator, snippet
 from conformance.checks.run_header import header_of
-from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.report.run.case import command as command_of

@@ -10,8 +10,7 @@ import pytest
 
 import conformance
 from conformance import load_implementation
-from conformance.candidates.entry_points import registered
-from conformance.candidates.lookup import resolved
+from conformance.candidates.lookup import registered, resolved
 from conformance.cli import main
 from conformance.errors import PluginError
 from conformance.results.file import read_results

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 
 from conformance import Batch, check, golden_of
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Plan
 from conformance.checks.run_check import run_check
-from conformance.checks.search.plan import Plan
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation

@@ -13,7 +13,7 @@ from torch import nn
 from conformance import Tap, TorchImplementation, captured_with_gradients, load_golden
 from conformance.benchmarks.training.dropouts import CORRECT, PROBS, WRONG
 from conformance.benchmarks.training.measure import found_as
-from conformance.candidates.stream import pairs
+from conformance.candidates.arrays import pairs
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training

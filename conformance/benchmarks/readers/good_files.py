@@ -12,14 +12,13 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
-from conformance.candidates.command.command import written
-from conformance.candidates.command.program_process import ProgramProcess
+from conformance.candidates.command.command import ProgramProcess, written
 from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
+from conformance.checks.check import Plan
 from conformance.checks.check_values import check_values
 from conformance.checks.recording import Recording
 from conformance.checks.run_header import header_of
-from conformance.checks.search.plan import Plan
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
 from conformance.goldens.custom_golden import golden_of, read_batches

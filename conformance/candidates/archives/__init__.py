@@ -1,10 +1,6 @@
 """Exported programs as candidates: loaded without their source code; interior activations are located in their graphs.
 
-To read another format, write a module here with a function `opened(path, device, inputs)` that returns a `program.Program`, or the
+To read another format, write a module here with a function `opened(path, device, inputs)` that returns a `graph.Program`, or the
 reason why the case is not supported, and enter its suffix in `candidates.lookup.READERS`. Another kind of file
 also needs a public class, and is handled in `described_by`, `_require_readable` and `KINDS` of `candidates.lookup`.
 """
-
-from conformance.candidates.archives.archive import Archive
-
-__all__ = ["Archive"]

@@ -5,22 +5,25 @@ the checkpoint's parameters (`conformance.candidates.archives.locate`). Observin
 operations; therefore the unmodified program, of which only the outputs are observed, is also a candidate: `Archive.unobserved`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.archives.locate import located
-from conformance.candidates.archives.observed import activations, in_format, output_labels, outputs_by_shape, settled
-from conformance.candidates.archives.program import Program
-from conformance.candidates.archives.program_parameters import reason_against, recognised
+import torch
+
+from conformance.candidates.archives.graph import MOVED, SAME, Program
+from conformance.candidates.archives.locate import Locations, Names, located, reason_against, recognised
 from conformance.candidates.lookup import READERS
 from conformance.errors import CandidateError, UsageError
-from conformance.model.activations import outputs, table
+from conformance.model.activation import Activation
+from conformance.model.activations import last_hidden, outputs, table
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
+
+Value = Any  # a tensor or an array
 
 
 @dataclass(frozen=True)
@@ -133,3 +136,89 @@ class _Runner:
             shapes = ", ".join(str(tuple(v.shape)) for v in returned.values()) or "nothing"
             raise CandidateError(f"it returns {shapes}, and none of it is known for an output: a last hidden state or logits")
         return own
+
+
+def in_format(value: Value, dtype: str) -> Value:
+    """Return an interior value in the requested format; if the program computes it in another format, its errors reveal that."""
+    if isinstance(value, torch.Tensor):
+        return value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+    return value.astype(dtype) if value.dtype.kind == "f" else value
+
+
+def activations(
+    locations: Locations, values: Mapping[str, Value], architecture: Architecture, size: int, length: int
+) -> Iterator[tuple[str, Value]]:
+    """Yield every activation that has a value of the right shape; activations that are concatenated in one value are split."""
+    rows, heads = table(architecture), architecture.num_attention_heads
+    for names, candidates in locations.items():
+        fitting = [values[c] for c in candidates if c in values and _is_of(names, values[c], rows, size, length, heads)]
+        if fitting:
+            yield from zip(names, _apart(fitting[0], len(names)), strict=True)
+
+
+def _apart(value: Value, count: int) -> list[Value]:
+    if count == 1:
+        return [value]
+    width = value.shape[-1] // count
+    return [value[..., i * width : (i + 1) * width] for i in range(count)]
+
+
+def settled(program: Program, locations: Locations, architecture: Architecture) -> Locations:
+    """Return the locations with one value for each activation, determined by a run of the program.
+
+    The run uses a batch size and a length that differ from each other, from the number of heads and from the hidden size, so that
+    axes cannot be confused. If the program cannot be run at these sizes, `locations` is returned unchanged.
+    """
+    heads = architecture.num_attention_heads
+    size, length = [n for n in (2, 3, 5, 7) if n not in (heads, architecture.hidden_size)][:2]
+    ids = torch.ones((size, min(length, architecture.longest)), dtype=torch.int64)
+    arrays = {"input_ids": torch.zeros_like(ids), "attention_mask": ids, "token_type_ids": torch.zeros_like(ids)}
+    wanted = list(dict.fromkeys(value for candidates in locations.values() for value in candidates))
+    try:
+        values = program.watch([arrays[field].to(program.device) for field in program.fields], wanted)
+    except Exception:  # a program for one size only may raise any exception
+        return locations
+    rows, (size, length) = table(architecture), ids.shape
+    fitting = {n: [c for c in cs if c in values and _is_of(n, values[c], rows, size, length, heads)] for n, cs in locations.items()}
+    return {names: (found[0],) for names, found in fitting.items() if found}
+
+
+def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int, length: int, heads: int) -> bool:
+    """Return whether a value has the shape of these activations, concatenated along their last axis."""
+    row = rows[names[0]]
+    shape, found = row.shape(size, length, heads), tuple(value.shape)
+    wide = (*shape[:-1], shape[-1] * len(names)) if shape else ()
+    same_for_all_rows = row.is_same_for_all_rows and found in ((1, *shape[1:]), shape[1:])
+    return found == wide or (len(names) == 1 and same_for_all_rows)
+
+
+def output_labels(program: Program, locations: Locations, architecture: Architecture) -> dict[str, str]:
+    """Return the activation of each output value that can be identified.
+
+    An output is identified by its label, or because it is a located value of the graph up to reshapes, transposes and casts.
+    """
+    rows = table(architecture)
+    known = {value: names[0] for names, candidates in locations.items() if len(names) == 1 for value in candidates}
+    labels = {}
+    for value in program.outputs:
+        label = program.labels.get(value, "")
+        on_the_way = program.graph.before(value, (*MOVED, *SAME))
+        found = label if label in rows else next((known[v] for v in on_the_way if v in known), "")
+        if found:
+            labels[value] = found
+    return labels
+
+
+def outputs_by_shape(
+    unknown: Sequence[Value], located: Collection[str], architecture: Architecture, size: int, length: int
+) -> dict[str, Value]:
+    """Return outputs identified by shape alone: the last hidden state, and logits over tokens, if they were not located."""
+    rows = table(architecture)
+    names = [last_hidden(architecture)]
+    names += ["cls.predictions.decoder"] if "masked_lm" in architecture.heads else []
+    found: dict[str, Value] = {}
+    for name in names:
+        if name not in located and name in rows:
+            alike = [v for v in unknown if _is_of((name,), v, rows, size, length, architecture.num_attention_heads)]
+            found |= {name: alike[0]} if len(alike) == 1 else {}
+    return found

@@ -13,8 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-from conformance.candidates.archives.graph import Graph, Node, kind_of
-from conformance.candidates.archives.program import constant, fields_of
+from conformance.candidates.archives.graph import Graph, Node, constant, fields_of, kind_of
 from conformance.errors import CandidateError
 
 _TENSORS_ALONE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # read by torch.load

@@ -1,14 +1,19 @@
-"""The computation of an exported program as a graph: named values, and the operations between them.
+"""The common interface of exported programs: inputs, outputs, and a graph of named values and the operations between them.
 
 TorchScript, torch.export and ONNX name their operations differently. Here each operation is mapped to one of a few kinds, as far
-as is needed to locate the activations of a BERT.
+as is needed to locate the activations of a BERT. A program's inputs are identified with the arrays of a batch by name.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, Protocol
 
+import numpy as np
+import torch
+
+from conformance.errors import CandidateError
 from conformance.numerics.formats import Array
 
 SAME = ("same", "dropout")  # operations that return their first input (an active dropout is judged as such)
@@ -28,6 +33,11 @@ _KINDS = {
     "same": "contiguous clone detach alias lift_fresh lift_fresh_copy _to_copy to type_as Identity Cast",
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+ALIASES: Mapping[str, Sequence[str]] = {
+    "input_ids": ("ids", "tokens", "token_ids", "input", "inputs"),
+    "attention_mask": ("mask", "input_mask", "attn_mask"),
+    "token_type_ids": ("token_types", "segment_ids", "segments", "segment_label", "segment_info", "type_ids"),
+}
 
 
 def kind_of(operation: str) -> str:
@@ -101,3 +111,75 @@ class Graph:
             value = waiting.pop(0)
             yield value
             waiting += [n.outputs[0] for n in self.taken_by.get(value, ()) if n.kind in kinds and n.inputs[:1] == (value,)]
+
+
+class Program(Protocol):
+    """The protocol of a loaded exported program.
+
+    Attributes:
+        fields: the batch's array for each of its inputs, in order.
+        graph: its graph.
+        outputs: names of its output values, in order.
+        labels: key of each output value, if the program returns a mapping.
+        device: the torch device that it runs on.
+    """
+
+    @property
+    def fields(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def graph(self) -> Graph: ...  # noqa: D102
+    @property
+    def outputs(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def labels(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def device(self) -> str: ...  # noqa: D102
+
+    def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
+        """Run the unmodified program and return its outputs."""
+
+    def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
+        """Run the program once and return those of `values` that it computes, by name."""
+
+
+def constant(name: str, tensor: torch.Tensor) -> Constant:
+    """Return a torch tensor stored in a program as a `Constant`."""
+    return Constant(name, tuple(tensor.shape), partial(_float64, tensor), str(tensor.dtype).removeprefix("torch."))
+
+
+def _float64(tensor: torch.Tensor) -> Array:
+    return np.asarray(tensor.detach().double().cpu().numpy())
+
+
+def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
+    """Return the name of the batch's array for each input of a program.
+
+    The array for each input, in order, is `given` if the names of the inputs are not recognized.
+
+    Raises:
+        CandidateError: a name is not recognized, an array is used twice, `input_ids` is missing, or the lengths differ.
+    """
+    if given and len(given) != len(names):
+        raise CandidateError(
+            f"{len(given)} inputs are named, {', '.join(given)}, and the program takes {len(names)}: {', '.join(names)}"
+        )
+    found = [_field(name) for name in given or names]
+    unknown = [name for name, field in zip(names, found, strict=True) if field is None]
+    if unknown:
+        raise CandidateError(f"what is its input {', '.join(unknown)}? Name all in order: inputs=({', '.join(map(repr, ALIASES))})")
+    fields = [field for field in found if field is not None]
+    if len(set(fields)) < len(fields) or "input_ids" not in fields:
+        raise CandidateError(
+            f"its inputs {', '.join(names)} are taken as {', '.join(fields)}; each at most once, and input_ids is required"
+        )
+    return fields
+
+
+def is_field(name: str) -> bool:
+    """Return whether the name of an input identifies an array of a batch."""
+    return _field(name) is not None
+
+
+def _field(name: str) -> str | None:
+    name = name.removeprefix("l_").split(".")[0].lower()
+    return next((field for field, aliases in ALIASES.items() if name == field or name in aliases), None)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from conformance.candidates.archives.graph import Constant, Graph, Node, kind_of
-from conformance.candidates.archives.program import fields_of
+from conformance.candidates.archives.graph import Constant, Graph, Node, fields_of, kind_of
 from conformance.errors import CandidateError, DependencyMissingError
 
 INSTALL = "pip install 'bert-conformance[onnx]'"

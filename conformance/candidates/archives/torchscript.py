@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.candidates.archives.graph import Constant, Graph, Node, kind_of
-from conformance.candidates.archives.program import constant, fields_of, is_field
+from conformance.candidates.archives.graph import Constant, Graph, Node, constant, fields_of, is_field, kind_of
 from conformance.candidates.arrays import tensors_in
 from conformance.errors import CandidateError
 

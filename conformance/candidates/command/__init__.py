@@ -2,7 +2,3 @@
 
 `client.py` and `client.mjs` are clients for users to copy; this package does not import them.
 """
-
-from conformance.candidates.command.command import Command, arguments_of
-
-__all__ = ["Command", "arguments_of"]

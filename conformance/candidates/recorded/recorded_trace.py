@@ -1,7 +1,7 @@
-"""A recorded trace as a candidate: it returns activations for the batches in its file only."""
+"""A recorded trace as a candidate, and the golden on which it is judged: the network that it names, with the inputs in its file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from conformance.candidates.lookup import TRACE
 from conformance.candidates.recorded.file_format import Recorded, digest_of, digests_of, read
 from conformance.candidates.registry import Isolated
 from conformance.errors import NotApplicable, RegistrationError, UsageError
+from conformance.goldens.custom_golden import golden_of, open_golden
+from conformance.goldens.golden import Golden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -94,3 +96,30 @@ def trace_of(implementation: object) -> RecordedTrace | None:
     if isinstance(implementation, str):
         return RecordedTrace(implementation) if implementation.endswith(TRACE) and Path(implementation).is_file() else None
     return implementation if isinstance(implementation, RecordedTrace) else None
+
+
+def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
+    """Return the golden of a trace.
+
+    The network is the golden named in the metadata, unless one with the checkpoint of the trace is given.
+
+    Raises:
+        UsageError: the trace was recorded on another checkpoint, or its inputs do not match the checkpoint.
+        DependencyMissingError: the network comes from a package that is not installed.
+    """
+    golden = network or open_golden(recorded.source.golden)
+    require_its_checkpoint(recorded, golden)
+    if digests_of(recorded.batches) == digests_of(golden.batches):
+        return golden
+    fitting = golden_of(golden.name, golden.checkpoint, recorded.batches)
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder, files=golden.files)
+
+
+def require_its_checkpoint(recorded: Recorded, golden: Golden) -> None:
+    """Raise `UsageError` if the weights of a golden differ from those that the trace was recorded on."""
+    source, found = recorded.source, golden.checkpoint.digest
+    if source.checkpoint != found:
+        raise UsageError(
+            f"{source.name} was recorded on weights with the digest {source.checkpoint} ({source.golden}), and those of "
+            f"{golden.name} have {found}: judge it on the weights that it was recorded on"
+        )

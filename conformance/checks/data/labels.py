@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import wrong_rows
-from conformance.checks.data.data_check import DataCheck, Epochs
+from conformance.checks.data.data_check import DataCheck, Epochs, wrong_rows
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:

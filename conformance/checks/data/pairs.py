@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance, wrong_rows
-from conformance.checks.data.data_check import DataCheck, Epochs
+from conformance.checks.data.data_check import DataCheck, DescribedCount, Epochs, beyond_chance, wrong_rows
 from conformance.checks.data.examples import Examples
 from conformance.errors import NotApplicable
 from conformance.model.batch import Ids

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.checks.data.binomial_tests import DescribedCount, beyond_chance
-from conformance.checks.data.corpus import IndexedCorpus
-from conformance.checks.data.data_check import DataCheck, Epochs
-from conformance.checks.data.examples import Examples
+from conformance.checks.data.data_check import DataCheck, DescribedCount, Epochs, beyond_chance
+from conformance.checks.data.examples import Examples, IndexedCorpus
 from conformance.model.batch import Ids
 from conformance.model.pretraining import MASKED, RANDOM
 from conformance.numerics.formats import Mask

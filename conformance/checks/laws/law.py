@@ -18,14 +18,6 @@ from conformance.results.law_broken import Run
 Variation = Mapping[str, Any]
 
 
-def _unvaried(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
-    return st.just({})
-
-
-def _everywhere(subject: Subject) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Law:
     """A property that holds for every example.
@@ -43,8 +35,8 @@ class Law:
 
     holds: Callable[[Subject, Example], float]
     batches: Batches = ANY
-    variations: Callable[[Batch, Architecture], st.SearchStrategy[Variation]] = _unvaried
-    applies: Callable[[Subject], None] = _everywhere
+    variations: Callable[[Batch, Architecture], st.SearchStrategy[Variation]] = lambda batch, architecture: st.just({})
+    applies: Callable[[Subject], None] = lambda subject: None
     once: bool = False
     by_oracle: bool = False
     affords: float = 1.0

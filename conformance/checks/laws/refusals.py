@@ -10,9 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law, Variation
-from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.strategies import Batches
-from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.checks.search.subject import IsolatedRunner, Subject, answers_in_a_child
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

@@ -36,23 +36,10 @@ _INNER = [c for c in _ASCII if c.isalnum() and c not in "q7Q"]
 _ACCENTED = list("àâäçèéêëíîïñóôöùúûüÿßÅÉÖÜİıŒœšžΑΣασς")
 _OTHER = list("一丁中国文字語漢日本カタひらがな한국어абвгдж“”—…¿¡€ﬁ")
 _COMBINING = ["\u0301", "\u0308", "\u0327", "\u0307"]
-_WHOLE_WORDS = [
-    "the",
-    "cat",
-    "cafe",
-    "café",
-    "naive",
-    "naïve",
-    "love",
-    "hate",
-    "play",
-    "un",
-    "able",
-    "ing",
-    "ed",
-    "Istanbul",
-    "strasse",
-]
+_WHOLE_WORDS = (
+    *("the", "cat", "cafe", "café", "naive", "naïve", "love", "hate", "play", "un", "able", "ing", "ed"),
+    *("Istanbul", "strasse"),
+)
 
 VOCABULARY: tuple[str, ...] = tuple(
     dict.fromkeys(
@@ -78,19 +65,8 @@ Read = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]] | None]]
 LONGEST_WORD = 100  # characters; Google's tokenizer, and every later one, maps a longer word as a whole to [UNK]
 
 _WORDS = (
-    "The",
-    "café",
-    "cafe\u0301",
-    "naïve",
-    "lovable",
-    "İstanbul",
-    "Straße",
-    "ΣΑΣ",
-    "playing",
-    "漢字",
-    "日本語",
-    "カタカナ",
-    "한국어",
+    *("The", "café", "cafe\u0301", "naïve", "lovable", "İstanbul", "Straße", "ΣΑΣ", "playing"),
+    *("漢字", "日本語", "カタカナ", "한국어"),
 )
 _SIGNS = ("!", "...", "$9.99", "a^b", "it's", "—", "“x”", "¿qué?", "x@y.z", "C++", "~`|", "#7", "🤗", "e\u0301\u0301", "ﬁn")
 _SPACES = (" ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "")

@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
-from conformance.checks.repro.origin import from_any_folder, origin
-from conformance.checks.repro.snippet import snippet
+from conformance.checks.repro.snippet import from_any_folder, origin, snippet
 from conformance.checks.search.subject import Subject
 from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, stored_arrays
@@ -57,14 +56,7 @@ def _is_artifact(file: Path) -> bool:
 
 
 def write_repro(result: Result, golden: Golden, folder: Path, require: Sequence[str] = ()) -> Path:
-    """Write the files of a failure and return the path of the one that `replay` reads.
-
-    Args:
-        result: the failure.
-        golden: the golden on which it occurred.
-        folder: the folder of the files; created if missing.
-        require: the patterns of activations that had to be observed.
-    """
+    """Write the files of a failure and return the path of the one that `replay` reads."""
     case, found, path = result.case, result.counterexample, artifact_path(result.case, folder)
     network = golden.origin or golden.name
     batches = _batches(result, golden)
@@ -100,11 +92,7 @@ def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:
 def with_repro(result: Result, golden: Golden, candidate: Any, implementation: str | Any) -> Result:
     """Return a failure's result with a complete counterexample: the runs, the place of the failure and a script; else the result.
 
-    Args:
-        result: the result of a check.
-        golden: the golden on which it ran.
-        candidate: the loaded candidate.
-        implementation: the candidate as requested: the same object, or its name.
+    `implementation` is the candidate as requested: the loaded object, or its name.
     """
     if result.outcome not in ("fail", "crash"):
         return result

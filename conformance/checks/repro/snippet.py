@@ -1,10 +1,17 @@
-"""A script that shows a failure from a candidate, its weights, one or more batches and numbers, without the suite's checks."""
+"""A script that shows a failure from a candidate, its weights, one or more batches and numbers, without the suite's checks.
 
+It loads the candidate by the name of a registered implementation, a file, a command, or an object of a module.
+"""
+
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from conformance.candidates.lookup import described_by, registered_origin
+from conformance.candidates.registry import load_implementation
 from conformance.checks.candidate_device import inputs_device
-from conformance.checks.repro.origin import loadable
+from conformance.errors import ConformanceError
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
 from conformance.names import printable, printable_lines
@@ -133,3 +140,43 @@ def _watched(run: Run, watch: str, device: str) -> list[str]:
         "print(before, after)",
         "assert before == after",
     ]
+
+
+def loadable(name: str, implementation: str | Any) -> str:
+    """Return what `load_implementation` loads the candidate from in any folder; an empty text if no module holds it by a name."""
+    described = described_by(name)
+    if described:
+        return described[1]
+    module, colon, path = origin(name, implementation).partition(":")
+    return f"{Path(module).resolve()}:{path}" if module.endswith(".py") else f"{module}{colon}{path}"
+
+
+def from_any_folder(name: str) -> str:
+    """Return the name of a candidate with the absolute path of its file, if it begins with one; other names are unchanged."""
+    file, colon, path = name.partition(":")
+    return f"{Path(file).resolve()}{colon}{path}" if file and Path(file).is_file() else name
+
+
+def origin(name: str, implementation: str | Any) -> str:
+    """Return `module:name` of a candidate: its registered origin, else the module that holds it, else an empty text.
+
+    `implementation` is the candidate as requested: that name, or an object with that name.
+    """
+    known = registered_origin(name) or (name if ":" in name else "")
+    if isinstance(implementation, str):
+        return known
+    try:
+        if known and load_implementation(name) is implementation:
+            return known
+    except ConformanceError:
+        pass
+    return _origin(implementation)
+
+
+def _origin(candidate: Any) -> str:
+    """Return `module:name` of an object that an imported module holds under a public name; otherwise an empty text."""
+    for module, holder in list(sys.modules.items()):
+        for name, value in list(vars(holder).items()) if holder is not None and hasattr(holder, "__dict__") else ():
+            if value is candidate and not name.startswith("_"):
+                return f"{module}:{name}"
+    return ""

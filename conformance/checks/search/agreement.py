@@ -94,10 +94,7 @@ def _found(subject: IdentityKey[Subject], run: IdentityKey[Run], wrong: frozense
 def rounding(subject: Subject, run: Run, found: FoundEquations = CORRECT) -> Mapping[str, Accumulated]:
     """Return the accumulated rounding errors of each activation of a run under the widest legal arithmetic.
 
-    Args:
-        subject: the candidate.
-        run: its run.
-        found: the mistakes with which it computes its steps.
+    The steps are computed with the mistakes `found`.
     """
     return _rounding(IdentityKey(subject), IdentityKey(run), IdentityKey(found))
 

@@ -13,9 +13,9 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from conformance.checks.search.plan import Plan
-from conformance.checks.search.static_shape import fewer, shorter
+from conformance.checks.check import Plan
 from conformance.checks.search.strategies import ROWS
+from conformance.checks.search.subject import fewer, shorter
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
 from conformance.progress import report_progress
 from conformance.results.example import Example, Size, largest_sizes
@@ -78,16 +78,8 @@ def find_counterexample(
 
     The known examples are tried first, unchanged; then drawn examples; then one example per boundary. The number of examples in the
     plan includes those at boundaries, but at least half of it are drawn without restriction. A failure at a boundary is shrunk only
-    within that boundary, but a batch of more rows than are usually drawn is cut by bisection.
-
-    Args:
-        holds: returns the ratio of an error to its limit, which the search maximizes, or raises a `Failure`.
-        strategy: strategy for the drawn examples.
-        plan: the extent of the search.
-        found: the state of the search, updated during the search.
-        known: examples to try first.
-        key: distinguishes the stored examples of several searches in the database.
-        boundaries: one strategy per boundary.
+    within that boundary, but a batch of more rows than are usually drawn is cut by bisection. `holds` returns the ratio of an error
+    to its limit, which the search maximizes. `key` distinguishes the stored examples of several searches in the database.
 
     Raises:
         Unsupported: the first that `holds` raised for an example, if no example failed.

@@ -25,17 +25,7 @@ STATES = 6  # the largest number of encoder states
 ROWS, TOKENS = 4, 12  # usual limits of a batch: large enough to combine all kinds of padding, small enough to read
 MOST_ROWS = 2**10 + 1  # of a large batch, beyond the batch sizes for which engines reserve their buffers
 ELEMENTS = 2**18  # most elements of one activation of a large batch, which bounds the cost of judging it
-SPECIAL_IDS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    100,
-    101,
-    102,
-    103,
-)  # [PAD], [UNK], [CLS], [SEP], [MASK]: as first ids, and as in published vocabularies
+SPECIAL_IDS = (*range(5), *range(100, 104))  # [PAD], [UNK], [CLS], [SEP], [MASK]: as first ids, and as in published vocabularies
 
 
 @lru_cache
@@ -72,10 +62,6 @@ def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[in
     return st.one_of(short, short, short, _long(architecture, longest))
 
 
-def _unchanged(batch: Batch) -> Batch:
-    return batch
-
-
 @dataclass(frozen=True)
 class Batches:
     """The batches on which a law is tested.
@@ -94,7 +80,7 @@ class Batches:
     room: int = 0
     token_types: bool | None = None
     is_large: bool = False
-    change: Callable[[Batch], Batch] = _unchanged
+    change: Callable[[Batch], Batch] = lambda batch: batch
 
     def drawn(self, architecture: Architecture) -> st.SearchStrategy[Batch]:
         """Return a strategy for batches of any length."""

@@ -1,28 +1,47 @@
-"""The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches."""
+"""The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches.
 
+Inputs that may end the process or break the device's context are given to it in a child process. A subject that runs at only one
+length or batch size, like a program exported with static shapes, is detected.
+"""
+
+import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from conformance.candidates.arrays import pairs
 from conformance.candidates.capture import at_once
-from conformance.candidates.registry import Runner
-from conformance.candidates.stream import pairs
+from conformance.candidates.registry import Runner, load_implementation
 from conformance.checks.candidate_device import functions_of, inputs_device
-from conformance.checks.candidate_stream import guarded
-from conformance.checks.contract import accepted, prepared
+from conformance.checks.contract import accepted, guarded, prepared
 from conformance.checks.search.surroundings import Surroundings, surroundings_here
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
+from conformance.errors import (
+    CandidateCrash,
+    CandidateEnded,
+    CandidateError,
+    CandidateFailure,
+    ConformanceError,
+    FixtureError,
+    Unsupported,
+)
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.numerics.devices import is_whole
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
+
+_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
 class IsolatedRunner(ABC):
@@ -35,7 +54,7 @@ class IsolatedRunner(ABC):
 
     @abstractmethod
     def answers_apart(self, subject: "Subject", batch: Batch) -> bool:
-        """Return the value of `search.child.answers_in_a_child`, called in the process of the runner."""
+        """Return the value of `answers_in_a_child`, called in the process of the runner."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +113,8 @@ class Subject:
     def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
         """Run the candidate and return every activation that it exposes, in float64, in the order in which they are yielded.
 
-        The contract is checked as in a judgement.
-
-        Args:
-            batch: the inputs.
-            given: changes the batch that is passed to the candidate.
+        The contract is checked as in a judgement. `given` changes the batch that is
+        passed to the candidate.
 
         Raises:
             CandidateError: for an unknown name, a wrong shape or dtype, or a value that is not finite; or if no output is exposed.
@@ -144,3 +160,98 @@ class Subject:
 def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str, Array]:
     """Return all rounded weights, converted once because a search reads them for every batch."""
     return dict(rounded_weights(checkpoint.value, dtype))
+
+
+def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
+    """Return whether the candidate completes the batch in a child process instead of raising or ending the process.
+
+    Raises:
+        Unsupported: if the candidate cannot be sent to another process.
+        CandidateError: if the candidate exceeds the time limit.
+        FixtureError: if the process could not be prepared.
+    """
+    import pickle
+
+    candidate = subject.name if _is_loadable(subject) else subject.candidate
+    try:
+        sent = pickle.dumps((candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
+    except Exception as error:
+        raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
+    process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
+    process.start()
+    process.join(_SECONDS)
+    if process.is_alive():
+        process.kill()
+        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+    if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
+        raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
+    return process.exitcode == _ACCEPTED
+
+
+def _is_loadable(subject: Subject) -> bool:
+    """Return whether the subject's name loads the same candidate."""
+    try:
+        return load_implementation(subject.name) is subject.candidate
+    except ConformanceError:
+        return False
+
+
+def _ask(sent: bytes) -> Any:
+    import os
+    import pickle
+
+    from conformance.goldens.custom_golden import open_golden
+
+    found, golden, device, dtype, arrays = pickle.loads(sent)
+    candidate = load_implementation(found) if isinstance(found, str) else found
+    subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
+    accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
+    os._exit(_ACCEPTED if accepted else _REFUSED)
+
+
+def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
+    """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text.
+
+    The largest must run after those as well. A candidate whose process ends is not known to have a static size.
+    """
+    with suppress(CandidateEnded):
+        return _static_shape(subject, batches)
+    return ""
+
+
+def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
+    whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
+    if not _runs(subject, whole):
+        return ""
+    for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
+        # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
+        smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
+        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller) and _runs(subject, whole):
+            return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
+    return ""
+
+
+def fixed_size(what: str, size: int, tried: str = "") -> str:
+    """Return the start of a message on a candidate that runs at one length or batch size (`what`) only."""
+    return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
+
+
+def _runs(subject: Subject, batch: Batch) -> bool:
+    """Return whether the candidate runs a batch without violating the contract."""
+    try:
+        subject.run(batch)
+    except CandidateEnded:
+        raise
+    except (CandidateError, CandidateCrash):
+        return False
+    return True
+
+
+def shorter(batch: Batch, length: int) -> Batch:
+    """Return the first tokens of each row of a batch."""
+    return batch.at(np.arange(length))
+
+
+def fewer(batch: Batch, size: int) -> Batch:
+    """Return the first rows of a batch."""
+    return Batch.of({name: array[:size] for name, array in batch.arrays().items()})

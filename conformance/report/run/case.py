@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace as replace_record
 
 from conformance.checks.catalogue import PUBLISHED
-from conformance.checks.search.plan import EXAMPLES
+from conformance.checks.check import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
 from conformance.judge.backward_of_wrong_steps import UNJUDGED_GRADIENTS
 from conformance.judge.evidence import DIFFERENTIATED
