@@ -64,7 +64,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="bert-conformance",
         description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
-        **_reference(""),
+        **_reference("bert-conformance"),
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
