@@ -12,12 +12,11 @@ from conformance.checks.known_failures import matched
 from conformance.checks.recording import FAILURES, Recording
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
-from conformance.cli.cases import cases_of, digest
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
 from conformance.cli.output import show_results, write
 from conformance.cli.progress_display import progress
-from conformance.cli.run_options import RunOptions, limits_of, settings_of
-from conformance.cli.work import IsolatedWork, Work, is_instrumented
+from conformance.cli.run_options import RunOptions, cases_of, digest, limits_of, settings_of
+from conformance.cli.work import is_instrumented, results_in
 from conformance.errors import INTERRUPTED, OutputError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.forwarded_output import output_to_standard_error
@@ -157,9 +156,9 @@ def _running(
     """Yield each case with the function that computes its result, while the candidate's worker is running."""
     for name, theirs in groupby(cases, lambda case: case.implementation):
         with workers.of(name) as worker:
-            work = IsolatedWork(options, runs, worker) if worker else Work(options, runs)
+            result_of = results_in(worker, options, runs)
             for case in theirs:
-                yield case, work.result
+                yield case, result_of
 
 
 class _Workers:

@@ -15,14 +15,15 @@ from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.further_rows import FURTHER
+from conformance.judge.narrower_format import format_of
 from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import max_threshold
-from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord
 
 LARGEST = frozenset(fault.name for fault in FITTED if fault.is_largest_error)
+REDUCED = "precision-"  # with which the names of faults begin that round operands, weights or results
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
 
@@ -68,6 +69,12 @@ class Finding:
 def is_unnamed(a: ActivationRecord) -> bool:
     """Return whether a failing activation is an unidentified mistake: it was judged, and no fault explains it."""
     return not a.faults and (not a.reason or a.local is not None)
+
+
+def fault_of(a: ActivationRecord) -> str:
+    """Return the name of the reduced precision that leaves an unexplained error of this size and form; empty if there is none."""
+    formats = [name for line in a.anatomy if (name := format_of(line))]
+    return f"{REDUCED}{formats[0]}" if len(formats) == 1 else ""
 
 
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:

@@ -45,7 +45,7 @@ from conformance.report.finding_sentences import where
 from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
-from conformance.report.run.wrong_shapes import shared_wrong_length
+from conformance.report.run.repeated import shared_wrong_length
 from conformance.report.unexposed_steps import not_exposed, unexposed_before
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord

@@ -1,4 +1,4 @@
-"""Statistics of every step for one trace, or for two on the same inputs. Pure functions of traces."""
+"""Statistics of every step and predictions for every `[MASK]` of one trace, or of two on the same inputs. Pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +16,13 @@ from conformance.model.tokenizer import words
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.document import Token
-from conformance.report.trace.predictions import MASK, Prediction, predictions
 
 Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # returns the text of each token id, or None without a tokenizer
+BatchReader = Callable[[Batch], list[list[str]] | None]
+
+MASK = "[MASK]"  # BERT's token for a masked position (Devlin et al. 2019, section 3.1)
+MOST = 5
+SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # logits and log-probabilities have the same softmax
 
 STATISTICS_NOTE = (
     "Statistics are over real tokens, not padding (in attention: real keys of real queries); where an activation has none, over "
@@ -60,6 +64,29 @@ class TracedStep:
     shape: tuple[int, ...]
     sides: tuple[Statistics | None, ...]
     largest: float | None
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A predicted token and its probability."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predictions for one `[MASK]`.
+
+    Attributes:
+        row: index of the row in the batch.
+        position: position in the row.
+        guesses: for each trace its most probable tokens, in descending order; empty if the trace does not expose scores.
+    """
+
+    row: int
+    position: int
+    guesses: tuple[tuple[Guess, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -186,3 +213,36 @@ def rendered(value: float | None) -> str:
         return f"{value:.0f}"
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def predictions(
+    read: list[list[str]] | None,
+    found: tuple[Mapping[str, Array], ...],
+    reader: BatchReader,
+) -> tuple[Prediction, ...]:
+    """Return the predictions for every `[MASK]` of a batch; empty if no trace exposes the scores of a masked-LM head.
+
+    Args:
+        read: texts of the batch's tokens, row by row; None without a tokenizer.
+        found: the activations of each trace on this batch.
+        reader: function that returns the texts of a batch's token ids, or None without a tokenizer.
+    """
+    scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
+    places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
+    if not places or all(side is None for side in scores):
+        return ()
+    sides = [[()] * len(places) if side is None else _likeliest(side[tuple(zip(*places, strict=True))], reader) for side in scores]
+    return tuple(Prediction(*place, guesses) for place, guesses in zip(places, zip(*sides, strict=True), strict=True))
+
+
+def _likeliest(scores: Array, reader: BatchReader) -> list[tuple[Guess, ...]]:
+    """Return the most probable tokens of each row of scores (predictions, vocabulary); ties are ordered by id.
+
+    The probabilities are the softmax in float64, exp(s − max s) / Σ exp(s − max s).
+    """
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities = weights / weights.sum(axis=1, keepdims=True)
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]
+    tokens = reader(Batch.of({"input_ids": best})) or best.astype(str)
+    likely = np.take_along_axis(probabilities, best, axis=1)
+    return [tuple(Guess(str(t), float(p)) for t, p in zip(*row, strict=True)) for row in zip(tokens, likely, strict=True)]
