@@ -24,13 +24,8 @@ _FORMAT_OF = {row.suffix: name for name, row in REPORT_FORMATS.items()} | {f".{T
 def formats_of(outputs: Iterable[Path], formats: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
     """Return the format of each output file; called before any work, so that an invalid path is reported immediately.
 
-    Args:
-        outputs: the files to be written.
-        formats: the allowed formats.
-        read: the files that the command reads.
-
     Raises:
-        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one of `read`.
+        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one that the command reads.
     """
     given = {path.resolve() for path in read}
     found = {}

@@ -35,18 +35,10 @@ KEPT = 4  # Number of workers that are kept until their cases run; each holds wh
 
 
 def run_all(options: RunOptions, out: Path, how: str, *, resume: bool = False) -> int:
-    """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
+    """Run every case, write `results.jsonl` and `report.html` to a folder, print the report, and return the exit code.
 
-    No candidate is imported in this process, unless the options say `in_process`. Its output goes to standard error in either case.
-
-    Args:
-        options: the options of the run.
-        out: folder of the results file and the report.
-        how: format of the printed report.
-        resume: whether to skip the cases whose results are already in `results.jsonl`.
-
-    Returns:
-        The exit code.
+    If the run is resumed, the cases whose results are already in `results.jsonl` are skipped. No candidate is imported in this
+    process, unless the options say `in_process`. Its output goes to standard error in either case.
     """
     with _Workers(options) as workers:
         return _run(options, workers, out, how, resume=resume)
@@ -117,11 +109,7 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
 def reported(results: Results, out: Path, how: str, require_unchanged: Callable[[], None]) -> int:
     """Write the page of a finished run, print its report, and return the exit code: 3 if the page or the results are in no file.
 
-    Args:
-        results: the results.
-        out: folder of the results file and the page.
-        how: format of the printed report.
-        require_unchanged: raises `OutputError` if the results file has not the results.
+    `require_unchanged` raises `OutputError` if the results file has not the results.
     """
     page, lost = out.resolve() / _PAGE, list[OutputError]()
     for attempt in (require_unchanged, lambda: write({page: "html"}, lambda name: REPORT_FORMATS[name].of_results(results))):

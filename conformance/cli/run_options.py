@@ -83,10 +83,8 @@ def shard_of(text: str) -> tuple[int, int]:
 def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> list[Case]:
     """Return the cases of a run without duplicates, grouped by candidate.
 
-    Args:
-        options: the requested run.
-        is_instrumented: loads a candidate and returns whether observing its activations may change how it is run; raises
-            `CandidateNameError` if there is no such candidate.
+    `is_instrumented` loads a candidate and returns whether observing its activations may change how it is run; it raises
+    `CandidateNameError` if there is no such candidate.
 
     Raises:
         UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a

@@ -83,11 +83,7 @@ def _is_saved(side: str) -> bool:
 def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[str, Golden, str, str], Trace] = record) -> Trace:
     """Return the activations of a side: read from a file, those of the oracle for `golden:NAME`, or those of an implementation.
 
-    Args:
-        side: name of the side.
-        golden: the network and its inputs.
-        arguments: parsed arguments with `device` and `dtype`.
-        recorded: runs an implementation; by default in this process.
+    `recorded` runs an implementation, by default in this process.
 
     Raises:
         UsageError: the implementation cannot run on the golden.

@@ -24,12 +24,7 @@ def results_in(worker: WorkerProcess | None, options: RunOptions, runs: int) -> 
     """Return the function that computes the result of a case of one candidate, with known failures applied.
 
     The candidate runs in the worker, or in this process if there is none. The result is a crash if the candidate ends the worker,
-    and a timeout if it exceeds its time.
-
-    Args:
-        worker: the worker of the candidate, which is not loaded yet.
-        options: the options of the run.
-        runs: number of cases among which the false-alarm probability is shared.
+    and a timeout if it exceeds its time. `runs` is the number of cases among which the false-alarm probability is shared.
     """
     load = loading_in(worker) if worker else load_implementation
 

@@ -386,10 +386,7 @@ def tabled(
 ) -> Iterator[Table]:
     """Yield a table without empty columns and groups, or nothing if all groups are empty.
 
-    Args:
-        columns: columns, or only their heads.
-        groups: title and rows of each group; a row may be given by its cells alone.
-        most: maximum number of rows of a group that text renderers show; None for all.
+    A column may be given by its head alone, and a row by its cells. Text renderers show at most `most` rows of a group.
     """
     named = tuple(column if isinstance(column, Column) else Column(column) for column in columns)
     found = tuple(

@@ -148,10 +148,7 @@ def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
 def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}) -> str:
     """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
 
-    Args:
-        steps: names of steps.
-        layers: number of layers of the network.
-        backward_of: by the name of a gradient, the forward step whose backward pass yields it.
+    `backward_of` has, by the name of a gradient, the forward step whose backward pass yields it.
     """
     of_runs = [step for step in steps if is_of_a_run(step)]
     if of_runs:

@@ -200,12 +200,8 @@ def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
 def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
     """Return whether two estimates agree: their difference is at most `limit` standard deviations, or they cannot be compared.
 
-    They cannot be compared if one of them is missing, or if they are of different parameters.
-
-    Args:
-        a: first estimate.
-        b: second estimate.
-        limit: threshold of the matched filters' |z|.
+    They cannot be compared if one of them is missing, or if they are of different parameters. `limit` is the threshold of the
+    matched filters' |z|.
     """
     if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None or a.parameter != b.parameter:
         return True

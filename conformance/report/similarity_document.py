@@ -14,14 +14,7 @@ _WIDTH = 24  # maximum length of a text in the table
 
 
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
-    """Return the document: verdict, subject of the comparison, error of each system against the oracle, and pairs that change rank.
-
-    Args:
-        found: the comparison.
-        names: names of the two systems.
-        dtypes: formats of the two systems.
-        texts: the texts whose pairs were ranked.
-    """
+    """Return the document: verdict, subject of the comparison, error of each system against the oracle, pairs that change rank."""
     verdict = Headline(_verdict(found), "good" if found.explained else "bad")
     blocks = (
         verdict,

@@ -89,11 +89,9 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
 
 
 def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
-    """Call the candidate's code.
+    """Call a function that runs the candidate's code and nothing else.
 
-    Args:
-        call: a function that runs the candidate's code and nothing else.
-        may_refuse: whether the candidate may still raise `Unsupported` or `DependencyMissingError` to decline the case.
+    If it `may_refuse`, it may still raise `Unsupported` or `DependencyMissingError` to decline the case.
 
     Raises:
         CandidateCrash: the candidate's code raised an exception, including `SystemExit`.

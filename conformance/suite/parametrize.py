@@ -100,14 +100,7 @@ def bound_checks(
     dtypes: Sequence[str] = ("float32",),
     checks: Sequence[str] = (),
 ) -> list[BoundCheck]:
-    """Return every check of every candidate.
-
-    Args:
-        implementations: registered names, `module:object`, or objects.
-        goldens: names of goldens; none: those of a recorded trace, else the check's usual ones.
-        devices: torch device strings.
-        dtypes: names of formats.
-        checks: names of checks; none: all.
+    """Return every check of every candidate, for arguments as of `parametrize_with_checks`.
 
     Raises:
         UsageError: an argument is not a list, or is empty and must not be; a name does not exist; two implementations share a name.

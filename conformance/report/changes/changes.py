@@ -1,6 +1,5 @@
 """Changes between two runs: verdicts, errors in sigma and mistakes, case by case. Pure functions of the records."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,8 +25,7 @@ class ActivationChange:
     Attributes:
         kind: kind of change; `changed` means that the activation passes in both runs and the scale of its error differs
             (`scale_changed`), or that its failure is now declared as a known one.
-        before: record of the earlier run; None if not observed there.
-        after: record of the later run; None if not observed there.
+        before, after: record of the earlier and of the later run; None if not observed there.
     """
 
     kind: Kind
@@ -48,12 +46,10 @@ class CaseChange:
 
     Attributes:
         kind: change of the check's outcome; `new` or `gone` if only one run has the check, None if the outcome is the same.
-        before: the check's record in the earlier run; None if there is none.
-        after: the check's record in the later run; None if there is none.
+        before, after: the check's record in the earlier and in the later run; None if there is none.
         activations: the activations that changed, worst first, ties in the order of computation; empty if the check is new or gone.
-        appeared: the mistakes found only in the later run, each restricted to the steps at which it is new; for a new check all
-            its mistakes.
-        vanished: the mistakes found only in the earlier run, each restricted to the steps at which it is gone.
+        appeared, vanished: the mistakes that only the later or only the earlier run has, each restricted to the steps where it is
+            new or gone; for a new check all its mistakes.
         layers: number of layers of the network.
         compared: number of pairs of activation and batch that both runs observed.
         within_noise: number of passing pairs whose errors differ without a significant change.
@@ -153,42 +149,12 @@ class Changes:
         """Whether the runs have a check in common."""
         return any(case.is_compared for case in self.cases)
 
-    @property
-    def of_checks(self) -> Counter[Kind]:
-        """Number of checks with each kind of change."""
-        return Counter(case.kind for case in self.cases if case.kind)
-
-    @property
-    def of_activations(self) -> Counter[Kind]:
-        """Number of pairs of activation and batch with each kind of change."""
-        return Counter(c.kind for case in self.cases for c in case.activations)
-
-    @property
-    def compared(self) -> int:
-        """Number of pairs of activation and batch that both runs observed."""
-        return sum(case.compared for case in self.cases)
-
-    @property
-    def within_noise(self) -> int:
-        """Number of passing pairs of activation and batch whose errors differ without a significant change."""
-        return sum(case.within_noise for case in self.cases)
-
-    @property
-    def same(self) -> int:
-        """Number of pairs of activation and batch with the same outcome and errors in both runs."""
-        return sum(case.same for case in self.cases)
-
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
     """Compare all cases of two runs.
 
     Goldens that differ in version or digest are different goldens, and their cases are not compared. If each run has only one
-    implementation, these two are compared with each other, whatever their names.
-
-    Args:
-        before: results of the earlier run.
-        after: results of the later run.
-        names: names of the two runs in the report.
+    implementation, these two are compared with each other, whatever their names. `names` are those of the runs in the report.
     """
     apart = _apart(before, after)
     renamed = _renamed(before, after)

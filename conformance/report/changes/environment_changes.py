@@ -5,21 +5,8 @@ from dataclasses import dataclass
 
 from conformance.results.records import Header, ImplementationRecord, Results
 
-_OF_HEADER = (
-    "suite",
-    "python",
-    "torch",
-    "transformers",
-    "numpy",
-    "onnxruntime",
-    "platform",
-    "processor",
-    "gpu",
-    "threads",
-    "false_alarm",
-    "seed",
-    "examples",
-)
+_VERSIONS = ("suite", "python", "torch", "transformers", "numpy", "onnxruntime")
+_CONDITIONS = ("platform", "processor", "gpu", "threads", "false_alarm", "seed", "examples")
 
 
 @dataclass(frozen=True)
@@ -34,16 +21,11 @@ class EnvironmentChange:
 def differing(before: Results, after: Results, renamed: tuple[str, str] | None = None) -> tuple[EnvironmentChange, ...]:
     """Return the differing versions of candidates, then all other differences in the headers.
 
-    A property that one of the runs does not record is not reported.
-
-    Args:
-        before: results of the earlier run.
-        after: results of the later run.
-        renamed: names of two candidates that are compared with each other, if any.
+    A property that one of the runs does not record is not reported. `renamed` are two candidates that are compared with each other.
     """
     if not (before.headers and after.headers):
         return ()
-    rendered = ((what, *(_rendered(_said(r.headers, what)) for r in (before, after))) for what in _OF_HEADER)
+    rendered = ((what, *(_rendered(_said(r.headers, what)) for r in (before, after))) for what in (*_VERSIONS, *_CONDITIONS))
     return (*_candidates(before, after, renamed), *(EnvironmentChange(*of) for of in rendered if of[1] != of[2] and all(of)))
 
 
@@ -66,10 +48,10 @@ def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None
     return [EnvironmentChange(", ".join(names), *versions) for versions, names in found.items()]
 
 
-_Versions = frozenset[ImplementationRecord]
+_OfCandidate = frozenset[ImplementationRecord]
 
 
-def _versions(results: Results) -> Mapping[str, _Versions]:
+def _versions(results: Results) -> Mapping[str, _OfCandidate]:
     """Return the versions of each judged candidate; there may be several if the results were merged from several runs."""
     judged = {check.implementation for check in results.checks}
     found: dict[str, set[ImplementationRecord]] = {}
@@ -79,7 +61,7 @@ def _versions(results: Results) -> Mapping[str, _Versions]:
     return {name: frozenset(found[name]) for name in sorted(found)}
 
 
-def _apart(before: _Versions, after: _Versions) -> tuple[str, str]:
+def _apart(before: _OfCandidate, after: _OfCandidate) -> tuple[str, str]:
     """Return texts that distinguish two sets of versions: distribution and version or, if these agree, the origin."""
     versions = tuple(_rendered({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
     old, new = versions if versions[0] != versions[1] else tuple(_rendered({r.origin for r in of}) for of in (before, after))

@@ -85,11 +85,7 @@ class Difference:
 def compare(a: Trace, b: Trace, checkpoint: Checkpoint, failed: Places | None = None) -> Iterator[Difference]:
     """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
 
-    Args:
-        a: first trace.
-        b: second trace.
-        checkpoint: weights of the network that both traces ran.
-        failed: the activations that fail in one of the traces or in both; None if the traces have not been judged.
+    `failed` are the activations that fail in one of the traces or in both; None if the traces have not been judged.
 
     Raises:
         UsageError: the traces did not run on the same inputs.

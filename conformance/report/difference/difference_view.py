@@ -124,13 +124,7 @@ class DifferenceView:
 def difference_view(
     differences: Iterable[Difference], traces: tuple[Trace, Trace], judged: tuple[Records, Records]
 ) -> DifferenceView:
-    """Return the view of two traces.
-
-    Args:
-        differences: differences, from `compare`.
-        traces: the two traces.
-        judged: records of each trace, from `judged`.
-    """
+    """Return the view of two traces, given the differences from `compare`, and the records of each trace from `judged`."""
     found = tuple(differences)
     first, layers = traces[0], traces[0].architecture.num_hidden_layers
     sides = tuple(_side(letter, t, records, layers) for letter, t, records in zip("AB", traces, judged, strict=True))

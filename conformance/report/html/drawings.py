@@ -24,13 +24,10 @@ Value = str | float | None
 
 
 def element(name: str, *children: str, **attributes: Value) -> Markup:
-    """Return the element `<name …>…</name>`.
+    """Return the element `<name …>…</name>`; texts among the children are escaped, markup is not.
 
-    Args:
-        name: name of the element.
-        children: contents; texts are escaped, markup is not.
-        attributes: attributes; of their Python names a trailing underscore is dropped and other underscores become hyphens.
-            Attributes that are None are omitted.
+    Of the attributes' Python names a trailing underscore is dropped, and other underscores become hyphens. Those that are None are
+    omitted.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for key, v in attributes.items() if v is not None

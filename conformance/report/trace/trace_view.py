@@ -128,10 +128,6 @@ class TraceView:
 def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
     """Return the view of one trace, or of two side by side.
 
-    Args:
-        traces: one trace or two.
-        reader: function that returns the texts of a batch's token ids, given the folder of the tokenizer.
-
     Raises:
         UsageError: two traces did not run on the same inputs.
     """
@@ -225,7 +221,7 @@ def predictions(
     Args:
         read: texts of the batch's tokens, row by row; None without a tokenizer.
         found: the activations of each trace on this batch.
-        reader: function that returns the texts of a batch's token ids, or None without a tokenizer.
+        reader: returns the texts of a batch's token ids.
     """
     scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
     places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
