@@ -29,13 +29,10 @@ class RunOptions:
     Attributes:
         implementations: names of candidates; empty: all registered ones.
         goldens: goldens by name: a user's golden, or None for a stored golden of that name.
-        device: torch device string.
-        dtypes: names of dtypes.
         chosen: whether the goldens were requested by name; if not, each check runs on its default goldens.
         checks: patterns of check names; empty: the check `values`.
         require: patterns of activations that must be observed.
         known: the known failures.
-        plan: options of the searches.
         shard: number of the shard and number of shards: `(1, 3)` is the first of three.
         limits: resource limits of a candidate's process.
         in_process: whether candidates run in this process, for a debugger; there are then no limits.

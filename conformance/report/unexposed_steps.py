@@ -133,15 +133,6 @@ def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord
     return f"It may be in these steps or in {ones} before them" if before else ""
 
 
-def unexposed_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
-    """Return text on the unexposed steps before activations of which one is wrong or more; empty if there are none."""
-    records = list(activations)
-    if len(names) == 1:
-        return str(unexposed_steps(names[0], records))
-    before = {step for name in names for step in unexposed_steps(name, records).names}
-    return f"or in the {len(before)} steps before them that are not exposed" if before else ""
-
-
 @lru_cache(maxsize=8)
 def _rows(names: tuple[str, ...]) -> Mapping[str, Activation]:
     """Return the row of each activation of a forward pass among the names, and of those that no candidate need form.

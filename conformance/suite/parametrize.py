@@ -46,7 +46,6 @@ class BoundCheck:
     """A check bound to a candidate and a case; calling it runs the check and passes, skips or fails as pytest does.
 
     Attributes:
-        check, implementation, case: the check, the candidate, and golden, device and dtype.
         runs: number of checks that share the false-alarm probability.
         known: known failures that apply to the case.
         asking: the test function that calls the check; its `@example`s are tried first.

@@ -46,7 +46,7 @@ from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
 from conformance.report.run.repeated import shared_wrong_length
-from conformance.report.unexposed_steps import not_exposed, unexposed_before
+from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
@@ -194,7 +194,7 @@ def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> st
     """Return the name of the first origin, with its reason if no mistake states it, or the unexposed steps before it."""
     reason = "" if is_unnamed(a) else a.reason
     of_batch = [other for other in activations if other.batch == a.batch]
-    before = "" if a.reason or is_unnamed(a) else unexposed_before((a.activation,), of_batch)
+    before = "" if a.reason or is_unnamed(a) else str(unexposed_steps(a.activation, of_batch))
     return f"{origin(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
 
 

@@ -22,11 +22,7 @@ _LETTERS = 8  # maximum length of a token in a label
 class AttentionLayer:
     """The attention maps of one layer on one row of a batch.
 
-    Attributes:
-        traced: the batch.
-        row: index of the row in the batch.
-        layer: index of the layer.
-        sides: for each trace that exposes the probabilities, its name, and map and caption of each head.
+    `sides` has for each trace that exposes the probabilities its name, and map and caption of each head.
     """
 
     traced: TracedBatch
