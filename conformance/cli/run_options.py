@@ -87,10 +87,13 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
         UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
             pattern matches no check.
     """
-    _require_names(options)
+    _require_any(options.implementations, require_known)
+    _require_any(options.dtypes, format_named)
+    _require_any([options.device], require_name)
+    _require_any([name for name, own in options.goldens.items() if own is None], located)
     names = options.implementations or list(dict.fromkeys(r.name for r in registered()))
     checks = checks_of(options.checks)
-    alone = _judges_outputs_alone(checks)
+    alone = {"values", "outputs"} & {check.name for check in checks} == {"values"}  # for instrumented candidates, outputs are added
     instrumented = _holding([name for name in names if alone or is_object(name)], names, is_instrumented)
     published = {name for name, own in options.goldens.items() if own and published_of(own)}
     found = []
@@ -118,19 +121,6 @@ def checks_of(patterns: Sequence[str]) -> list[Check]:
         if not any(fnmatchcase(name, pattern) for name in CHECKS):
             named(pattern)
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
-
-
-def _judges_outputs_alone(checks: Sequence[Check]) -> bool:
-    """Return whether `values` is requested without `outputs`; for instrumented candidates, `outputs` is then added."""
-    names = {check.name for check in checks}
-    return "values" in names and "outputs" not in names
-
-
-def _require_names(options: RunOptions) -> None:
-    _require_any(options.implementations, require_known)
-    _require_any(options.dtypes, format_named)
-    _require_any([options.device], require_name)
-    _require_any([name for name, own in options.goldens.items() if own is None], located)
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:

@@ -80,15 +80,11 @@ def sections(name: str) -> Iterator[Section]:
     yield "number", _number(parameter) if parameter else ()
     yield "equation with the mistake", _once(f.equation for f in faults)
     yield "source", _once(_CONSTRUCTED if f.source == "constructed" else f.source for f in faults)
-    yield from _extent(faults)
+    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
+        yield "extent", ("every layer at once; it is not considered for one layer alone",)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
     yield from _recognised(name)
-
-
-def _extent(faults: Iterable[Known]) -> Iterator[Section]:
-    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
-        yield "extent", ("every layer at once; it is not considered for one layer alone",)
 
 
 def _number(parameter: Parameter) -> tuple[str, ...]:

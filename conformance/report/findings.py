@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from operator import attrgetter
 
 from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
@@ -109,6 +110,7 @@ def layers_of(activations: Iterable[ActivationRecord]) -> int:
     return max((int(match[1]) + 1 for a in activations if (match := LAYER.fullmatch(a.activation))), default=0)
 
 
+_name = attrgetter("name")
 _Set = Sequence[FaultRecord]  # faults that together explain an activation
 _Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, its chosen explanation, and all possible ones
 
@@ -208,10 +210,6 @@ def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
     return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
 
 
-def _name(fault: FaultRecord) -> str:
-    return fault.name
-
-
 def _are_alike(a: FaultRecord, b: FaultRecord, count: int) -> bool:
     """Return whether two estimates of one fault differ by no more than `count` estimates of one number do by chance.
 
@@ -245,13 +243,8 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
         anatomy=tuple(line for line in lines if line.startswith(FURTHER)),
         closed_forms=tuple(line for line in lines if not line.startswith(FURTHER)),
-        deviating=_deviating(reported, [fault for _, fault, *_ in group]),
+        deviating=tuple(dict.fromkeys(fault for _, fault, *_ in group if not _are_alike(fault, reported, len(group)))),
     )
-
-
-def _deviating(reported: FaultRecord, group: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
-    """Return the evidence whose estimates are not like the reported one; they are of one mistake by the limit of a run."""
-    return tuple(dict.fromkeys(fault for fault in group if not _are_alike(fault, reported, len(group))))
 
 
 def is_same(name: str, reported: str) -> bool:

@@ -20,12 +20,10 @@ GRAVE = frozenset[Kind]({"worse", "gone"})
 
 @dataclass(frozen=True)
 class ActivationChange:
-    """A change of one activation on one batch.
+    """A change of one activation on one batch; a record is None if the run has not observed it.
 
-    Attributes:
-        kind: kind of change; `changed` means that the activation passes in both runs and the scale of its error differs
-            (`scale_changed`), or that its failure is now declared as a known one.
-        before, after: record of the earlier and of the later run; None if not observed there.
+    `changed` means that the activation passes in both runs and the scale of its error differs (`scale_changed`), or that its
+    failure is now declared as a known one.
     """
 
     kind: Kind
