@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.judge.depth import VISIBLE_ELEMENT
+from conformance.judge.depth import visible_element
 from conformance.judge.error_distribution import BINS
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
@@ -352,12 +352,12 @@ class Note:
     """A remark on results in addition to the verdicts.
 
     Attributes:
-        kind: `contradiction`, `missing`, `duplicate` (counted once), `machine` (a property of the machine), or `depth` (of the
-            judgement).
+        kind: `contradiction`, `missing`, `duplicate` (counted once), `machine` (a property of the machine), `depth` (of the
+            judgement), or `projected` (activations that were judged by projections).
         text: a sentence.
     """
 
-    kind: Literal["contradiction", "missing", "duplicate", "machine", "depth"]
+    kind: Literal["contradiction", "missing", "duplicate", "machine", "depth", "projected"]
     text: str
 
     @property
@@ -401,7 +401,7 @@ class Results:
         screened = (Note("depth", _SCREENED),) if "screen" in depths else ()
         projected = sum(a.rests_on == "projections" for a in self.activations)
         judged = sum(bool(a.rests_on) for a in self.activations)
-        text = _PROJECTED.format(count=projected, judged=judged, sigma=VISIBLE_ELEMENT)
+        text = _PROJECTED.format(count=projected, judged=judged, sigma=visible_element())
         screened += (Note("projected", text),) if projected else ()
         return (*self.notes, *screened, *(Note("machine", sentence) for sentence in sentences))
 
