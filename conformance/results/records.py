@@ -349,13 +349,7 @@ _PROJECTED = (
 
 @dataclass(frozen=True)
 class Note:
-    """A remark on results in addition to the verdicts.
-
-    Attributes:
-        kind: `contradiction`, `missing`, `duplicate` (counted once), `machine` (a property of the machine), `depth` (of the
-            judgement), or `projected` (activations that were judged by projections).
-        text: a sentence.
-    """
+    """A sentence on results in addition to the verdicts: on several of them, on the machine, or on the depth of the judgement."""
 
     kind: Literal["contradiction", "missing", "duplicate", "machine", "depth", "projected"]
     text: str
@@ -372,13 +366,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of one run, or of several merged runs.
-
-    Attributes:
-        headers: headers of the runs, in the given order.
-        footer: the footer, or None if it must be computed from the cases.
-        notes: remarks on missing, contradictory and duplicate results.
-    """
+    """The results of one run, or of several merged runs; a footer that is None must be computed from the cases."""
 
     headers: tuple[Header, ...]
     cases: tuple[CaseRecords, ...]

@@ -1,4 +1,7 @@
-"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case. Pure functions of the records."""
+"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case, and what may explain them in the environment.
+
+Pure functions of the records.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,16 +9,18 @@ from typing import Literal
 
 from msgspec.structs import replace as replace_record
 
-from conformance.report.changes.environment_changes import EnvironmentChange, differing
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, agrees, findings, layers_of
 from conformance.results.case import Case
 from conformance.results.outcomes import FAILING, ORDER, Outcome
-from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, ImplementationRecord, Results
 
 Kind = Literal["worse", "gone", "new", "better", "changed"]
 KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
 GRAVE = frozenset[Kind]({"worse", "gone"})
+_VERSIONS = ("suite", "python", "torch", "transformers", "numpy", "onnxruntime")
+_CONDITIONS = ("platform", "processor", "gpu", "threads", "false_alarm", "seed", "examples")
+_OfCandidate = frozenset[ImplementationRecord]
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,15 @@ class CaseChange:
 
 
 @dataclass(frozen=True)
+class EnvironmentChange:
+    """A property of the run's environment that differs between two runs."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class Changes:
     """All changes between two runs.
 
@@ -164,7 +178,7 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
     return Changes(
-        names, tuple(sorted(cases, key=lambda c: c.severity)), differing(before, after, renamed), tuple(notes), after.sound
+        names, tuple(sorted(cases, key=lambda c: c.severity)), _differing(before, after, renamed), tuple(notes), after.sound
     )
 
 
@@ -294,3 +308,50 @@ def _is_same(one: Finding, other: Finding, limit: float) -> bool:
     if a.name == b.name:
         return agrees(a, b, limit)
     return b.name in one.others or a.name in other.others
+
+
+def _differing(before: Results, after: Results, renamed: tuple[str, str] | None) -> tuple[EnvironmentChange, ...]:
+    """Return the differing versions of candidates, then all other differences in the headers.
+
+    A property that one of the runs does not record is not reported. `renamed` are two candidates that are compared with each other.
+    """
+    if not (before.headers and after.headers):
+        return ()
+    rendered = ((what, *(_as_text(_said(r.headers, what)) for r in (before, after))) for what in (*_VERSIONS, *_CONDITIONS))
+    return (*_candidates(before, after, renamed), *(EnvironmentChange(*of) for of in rendered if of[1] != of[2] and all(of)))
+
+
+def _said(headers: Iterable[Header], what: str) -> set[object]:
+    return {value for header in headers if (value := getattr(header, what)) != ""}
+
+
+def _as_text(values: Iterable[object]) -> str:
+    return ", ".join(sorted("none" if value is None else str(value) for value in values))
+
+
+def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[EnvironmentChange]:
+    """Return the candidates that both runs judged in different versions; candidates with the same difference share an entry."""
+    old, new = (_versions(r) for r in (before, after))
+    pairs = [renamed] if renamed else [(name, name) for name in new]
+    found: dict[tuple[str, str], list[str]] = {}
+    for was, is_ in pairs:
+        if was in old and is_ in new and old[was] != new[is_]:
+            found.setdefault(_distinguished(old[was], new[is_]), []).append(is_)
+    return [EnvironmentChange(", ".join(names), *versions) for versions, names in found.items()]
+
+
+def _versions(results: Results) -> Mapping[str, _OfCandidate]:
+    """Return the versions of each judged candidate; there may be several if the results were merged from several runs."""
+    judged = {check.implementation for check in results.checks}
+    found: dict[str, set[ImplementationRecord]] = {}
+    for header in results.headers:
+        for name in header.implementations.keys() & judged:
+            found.setdefault(name, set()).add(header.implementations[name])
+    return {name: frozenset(found[name]) for name in sorted(found)}
+
+
+def _distinguished(before: _OfCandidate, after: _OfCandidate) -> tuple[str, str]:
+    """Return texts that distinguish two sets of versions: distribution and version or, if these agree, the origin."""
+    versions = tuple(_as_text({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
+    old, new = versions if versions[0] != versions[1] else tuple(_as_text({r.origin for r in of}) for of in (before, after))
+    return old, new
