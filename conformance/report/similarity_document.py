@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from conformance.judge.cosines import RankChange, RankComparison
 from conformance.names import printable
-from conformance.report.document import Column, Document, Headline, Paragraph, tabled
+from conformance.report.document import Blocks, Column, Document, Headline, Paragraph, tabled
 
 _COLUMNS = (
     *("texts", "cosine A", "cosine B", Column("rank A", spare=1), Column("rank B", spare=1)),
@@ -16,7 +16,7 @@ _WIDTH = 24  # maximum length of a text in the table
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
     """Return the document: verdict, subject of the comparison, error of each system against the oracle, pairs that change rank."""
     verdict = Headline(_verdict(found), "good" if found.explained else "bad")
-    blocks = (
+    blocks: Blocks = (
         verdict,
         Paragraph(f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}"),
         *(Paragraph(_system(*each)) for each in zip("AB", names, dtypes, found.excess, strict=True)),

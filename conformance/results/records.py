@@ -385,12 +385,11 @@ class Results:
         """The notes, followed by remarks on the depth of judgement and on the machines, each once."""
         machines = (header.machine for header in self.headers if header.machine)
         sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
-        depths = {header.depth for header in self.headers}
-        screened = (Note("depth", _SCREENED),) if "screen" in depths else ()
+        screened = [Note("depth", _SCREENED)] if any(header.depth == "screen" for header in self.headers) else []
         projected = sum(a.rests_on == "projections" for a in self.activations)
         judged = sum(bool(a.rests_on) for a in self.activations)
         text = _PROJECTED.format(count=projected, judged=judged, sigma=visible_element())
-        screened += (Note("projected", text),) if projected else ()
+        screened += [Note("projected", text)] if projected else []
         return (*self.notes, *screened, *(Note("machine", sentence) for sentence in sentences))
 
     @property
