@@ -84,7 +84,7 @@ def summaries() -> Mapping[str, str]:
 
 def sections(name: str) -> Iterator[Section]:
     """Yield the equations, shape, parents, parameters and judgement of an activation, and the faults that act there."""
-    from conformance.glossary.faults import acting_at
+    from conformance.glossary.known_faults import acting_at
 
     found = rows()[name]
     for row in found:

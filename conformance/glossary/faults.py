@@ -1,17 +1,15 @@
-"""Entries for mistakes: the faults of the catalogue, and the fitted ones."""
+"""Entries for mistakes: the faults of the catalogue."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.faults import BY_NAME, CATALOGUE, Fault, Parameter
-from conformance.faults.fitted import DESCRIPTIONS, FITTED
-from conformance.faults.fitted.fitted_fault import Fitted
+from conformance.faults import BY_NAME, Fault, Parameter
+from conformance.faults.fitted import DESCRIPTIONS
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
+from conformance.glossary.known_faults import acts_at, known_faults
 from conformance.judge.detection_power import Power
-from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.thresholds import SEPARABLE_Z
 
@@ -22,29 +20,6 @@ _FITTED = "a fit to the step's result that leaves only rounding errors; tried af
 _DESCRIBES = "a description, not a name: it has the fit of any wrong value of the operand, whatever the code does to produce it"
 _CONSTRUCTED = "no report of it is known: constructed from the equation, as a mistake that could be made"
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
-
-Known = Fault | Fitted
-
-
-@lru_cache(maxsize=1)
-def known_faults() -> Mapping[str, tuple[Known, ...]]:
-    """Return the faults by name, in the catalogue's order; a name has several faults if it is found in several ways."""
-    found: dict[str, tuple[Known, ...]] = {}
-    every: tuple[Known, ...] = (*CATALOGUE, *FITTED)
-    for fault in every:
-        found[fault.name] = (*found.get(fault.name, ()), fault)
-    return found
-
-
-def acts_at(faults: Iterable[Known], row: Activation) -> bool:
-    """Return whether any of the faults can occur at a row of the table."""
-    return any(f.is_possible_at(row.kind, row.name) for f in faults)
-
-
-def acting_at(rows: Iterable[Activation]) -> list[str]:
-    """Return the names of the faults that can occur at any of these rows."""
-    rows = list(rows)
-    return [name for name, faults in known_faults().items() if any(acts_at(faults, row) for row in rows)]
 
 
 def summaries() -> Mapping[str, str]:

@@ -17,8 +17,8 @@ from conformance.checks.catalogue import CHECKS
 from conformance.diagnosis.input_mistakes import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.faults import BY_NAME
-from conformance.glossary.faults import known_faults
 from conformance.glossary.index import GROUPS, entries, entries_of_words, summaries
+from conformance.glossary.known_faults import known_faults
 from conformance.glossary.outcomes import OF_ACTIVATIONS
 from conformance.glossary.terms import ALIASES, TERMS
 from conformance.goldens.shipped_goldens import RECIPES
