@@ -52,7 +52,7 @@ def _positive_integer(text: str) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the plug-in that counts checks."""
-    from conformance.suite.tally import Tally
+    from conformance.suite.pytest_session import Tally
 
     config.pluginmanager.register(Tally(), "bert-conformance-tally")
 
@@ -77,8 +77,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the results file; it gets a footer only if every test was run."""
     from conformance.errors import ConformanceError
-    from conformance.suite.pytest_session import end, start_recording
-    from conformance.suite.tally import is_to_check
+    from conformance.suite.pytest_session import end, is_to_check, start_recording
 
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
     if whole and hasattr(session.config, "workerinput") and any(map(is_to_check, session.items)):

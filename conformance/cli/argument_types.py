@@ -1,6 +1,6 @@
 """Types of command-line arguments: functions of the text that argparse calls, and whose errors it prints.
 
-`checkpoint_arguments` are shared by several commands.
+`add_checkpoint` and `add_inputs` add arguments that several commands share.
 """
 
 import argparse
@@ -58,3 +58,9 @@ def add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: bool
         action="store_true",
         help="if DIR has no safetensors file, read its pytorch_model.bin (tensors only)",
     )
+
+
+def add_inputs(parser: argparse.ArgumentParser, text: str, batch: str) -> None:
+    """Add the inputs of a network: texts and a file, each described by its help."""
+    parser.add_argument("--text", type=utf8, action="append", metavar="TEXT", help=text)
+    parser.add_argument("--batch", type=Path, metavar="FILE", help=batch)

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
-from conformance.cli.argument_types import add_checkpoint, positive_integer, utf8
+from conformance.cli.argument_types import add_checkpoint, add_inputs, positive_integer
 from conformance.cli.help import REFERENCE
 from conformance.cli.run_arguments import add_run_arguments
 from conformance.errors import UsageError
@@ -64,7 +64,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="bert-conformance",
         description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
-        **_reference(""),
+        **_reference("bert-conformance"),
     )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -178,14 +178,11 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         help="a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, npy, npz, "
         "safetensors or Parquet; see the formats below",
     )
-    parser.add_argument(
-        "--text",
-        type=utf8,
-        action="append",
-        metavar="TEXT",
-        help="an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
+    add_inputs(
+        parser,
+        "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
+        "inputs, if the outputs file has none; JSON or safetensors",
     )
-    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, if the outputs file has none; JSON or safetensors")
     parser.add_argument(
         "--output",
         metavar="NAME",
@@ -257,14 +254,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         help="golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
     )
     add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
-    parser.add_argument(
-        "--text",
-        type=utf8,
-        action="append",
-        metavar="TEXT",
-        help="an input, tokenized with the network's tokenizer; may be repeated",
-    )
-    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
+    add_inputs(parser, "an input, tokenized with the network's tokenizer; may be repeated", "inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
 
@@ -284,10 +274,11 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         **_reference("make"),
     )
     add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
-    make.add_argument(
-        "--text", type=utf8, action="append", metavar="TEXT", help="an input, tokenized with the checkpoint's tokenizer"
+    add_inputs(
+        make,
+        "an input, tokenized with the checkpoint's tokenizer",
+        "inputs; JSON or safetensors (default: a generated batch)",
     )
-    make.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors (default: a generated batch)")
     make.add_argument(
         "-o",
         "--output",

@@ -59,7 +59,7 @@ def _of_results(before: Path, after: Path) -> Comparison:
 
 def _of_traces(arguments: Namespace) -> Comparison:
     """Compare two candidates, traces or goldens."""
-    from conformance.cli.traced_subject import in_a_worker, subject, traced
+    from conformance.cli.trace import in_a_worker, subject, traced
     from conformance.report.difference.difference import compare, judged
     from conformance.report.difference.difference_document import document, rows
     from conformance.report.difference.difference_view import difference_view

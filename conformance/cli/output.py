@@ -24,13 +24,8 @@ _FORMAT_OF = {row.suffix: name for name, row in REPORT_FORMATS.items()} | {f".{T
 def formats_of(outputs: Iterable[Path], formats: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
     """Return the format of each output file; called before any work, so that an invalid path is reported immediately.
 
-    Args:
-        outputs: the files to be written.
-        formats: the allowed formats.
-        read: the files that the command reads.
-
     Raises:
-        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one of `read`.
+        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one that the command reads.
     """
     given = {path.resolve() for path in read}
     found = {}
@@ -85,18 +80,9 @@ def show_results(results: Results, name: str) -> None:
         sys.stdout.write(REPORT_FORMATS[name].of_results(results))
 
 
-def is_piped() -> bool:
-    """Return whether standard output is not a terminal, and no width is set by the environment variable COLUMNS."""
-    return not sys.stdout.isatty() and not _columns()
-
-
 def console() -> Console:
     """Return a console for standard output, with the width of COLUMNS or of the terminal, or a fixed width for a pipe."""
-    has_no_width = is_piped() or "COLUMNS" in os.environ  # rich itself would take a COLUMNS of 0 and print nothing
-    return Console(file=unescaped(sys.stdout), width=_columns() or (PIPED if has_no_width else None), highlight=False)
-
-
-def _columns() -> int:
-    """Return the width that the environment variable COLUMNS sets; 0 if it sets none."""
-    text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isdecimal() else 0
+    text = os.environ.get("COLUMNS")
+    columns = int(text) if text and text.isdecimal() else 0  # rich itself would take a COLUMNS of 0 and print nothing
+    is_of_terminal = text is None and sys.stdout.isatty()
+    return Console(file=unescaped(sys.stdout), width=columns or (None if is_of_terminal else PIPED), highlight=False)

@@ -12,12 +12,11 @@ from conformance.checks.known_failures import matched
 from conformance.checks.recording import FAILURES, Recording
 from conformance.checks.repro.artifacts import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
-from conformance.cli.cases import cases_of, digest
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
 from conformance.cli.output import show_results, write
 from conformance.cli.progress_display import progress
-from conformance.cli.run_options import RunOptions, limits_of, settings_of
-from conformance.cli.work import IsolatedWork, Work, is_instrumented
+from conformance.cli.run_options import RunOptions, cases_of, digest, limits_of, settings_of
+from conformance.cli.work import is_instrumented, results_in
 from conformance.errors import INTERRUPTED, OutputError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.forwarded_output import output_to_standard_error
@@ -36,18 +35,10 @@ KEPT = 4  # Number of workers that are kept until their cases run; each holds wh
 
 
 def run_all(options: RunOptions, out: Path, how: str, *, resume: bool = False) -> int:
-    """Run every case, write `results.jsonl` and `report.html` to a folder, and print the report.
+    """Run every case, write `results.jsonl` and `report.html` to a folder, print the report, and return the exit code.
 
-    No candidate is imported in this process, unless the options say `in_process`. Its output goes to standard error in either case.
-
-    Args:
-        options: the options of the run.
-        out: folder of the results file and the report.
-        how: format of the printed report.
-        resume: whether to skip the cases whose results are already in `results.jsonl`.
-
-    Returns:
-        The exit code.
+    If the run is resumed, the cases whose results are already in `results.jsonl` are skipped. No candidate is imported in this
+    process, unless the options say `in_process`. Its output goes to standard error in either case.
     """
     with _Workers(options) as workers:
         return _run(options, workers, out, how, resume=resume)
@@ -118,11 +109,7 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
 def reported(results: Results, out: Path, how: str, require_unchanged: Callable[[], None]) -> int:
     """Write the page of a finished run, print its report, and return the exit code: 3 if the page or the results are in no file.
 
-    Args:
-        results: the results.
-        out: folder of the results file and the page.
-        how: format of the printed report.
-        require_unchanged: raises `OutputError` if the results file has not the results.
+    `require_unchanged` raises `OutputError` if the results file has not the results.
     """
     page, lost = out.resolve() / _PAGE, list[OutputError]()
     for attempt in (require_unchanged, lambda: write({page: "html"}, lambda name: REPORT_FORMATS[name].of_results(results))):
@@ -157,9 +144,9 @@ def _running(
     """Yield each case with the function that computes its result, while the candidate's worker is running."""
     for name, theirs in groupby(cases, lambda case: case.implementation):
         with workers.of(name) as worker:
-            work = IsolatedWork(options, runs, worker) if worker else Work(options, runs)
+            result_of = results_in(worker, options, runs)
             for case in theirs:
-                yield case, work.result
+                yield case, result_of
 
 
 class _Workers:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from conformance.checks.check import EXAMPLES
-from conformance.cli.argument_types import add_checkpoint, positive_integer, seconds, size, utf8
+from conformance.cli.argument_types import add_checkpoint, add_inputs, positive_integer, seconds, size
 from conformance.judge.depth import DEPTHS
 
 
@@ -84,18 +84,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_own(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the user's own network and inputs, and the device."""
     add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of goldens")
-    parser.add_argument(
-        "--text",
-        type=utf8,
-        action="append",
-        metavar="TEXT",
-        help="with --checkpoint: an input, tokenized with its tokenizer; may be repeated",
-    )
-    parser.add_argument(
-        "--batch",
-        type=Path,
-        metavar="FILE",
-        help="with --checkpoint: inputs; JSON or safetensors",
+    add_inputs(
+        parser,
+        "with --checkpoint: an input, tokenized with its tokenizer; may be repeated",
+        "with --checkpoint: inputs; JSON or safetensors",
     )
     parser.add_argument("--device", help="torch device (default: that of recorded traces, else cpu)")
 

@@ -1,14 +1,23 @@
-"""The options of a run."""
+"""The options of a run, and its cases: every requested check for every candidate, golden and dtype."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
-from conformance.checks.check import Plan
+from conformance.candidates.lookup import is_object, registered, require_known
+from conformance.checks.catalogue import CHECKS, PUBLISHED, named
+from conformance.checks.check import Check, Plan
 from conformance.checks.known_failures import KnownFailure
+from conformance.checks.published import published_of
 from conformance.checks.run_header import short_digest
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
+from conformance.goldens.manifest import DEFAULT_GOLDENS, located
 from conformance.isolation.worker_process import ResourceLimits
+from conformance.numerics.devices import require_name
+from conformance.numerics.formats import format_named
+from conformance.results.case import Case
 
 
 @dataclass(frozen=True)
@@ -18,13 +27,10 @@ class RunOptions:
     Attributes:
         implementations: names of candidates; empty: all registered ones.
         goldens: goldens by name: a user's golden, or None for a stored golden of that name.
-        device: torch device string.
-        dtypes: names of dtypes.
         chosen: whether the goldens were requested by name; if not, each check runs on its default goldens.
         checks: patterns of check names; empty: the check `values`.
         require: patterns of activations that must be observed.
         known: the known failures.
-        plan: options of the searches.
         shard: number of the shard and number of shards: `(1, 3)` is the first of three.
         limits: resource limits of a candidate's process.
         in_process: whether candidates run in this process, for a debugger; there are then no limits.
@@ -67,3 +73,72 @@ def shard_of(text: str) -> tuple[int, int]:
     if not slash or not which.isdecimal() or not count.isdecimal() or not 1 <= int(which) <= int(count):
         raise UsageError(f"--shard {text}: expected K/N, such as 1/3 for the first of three shards")
     return int(which), int(count)
+
+
+def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> list[Case]:
+    """Return the cases of a run without duplicates, grouped by candidate.
+
+    `is_instrumented` loads a candidate and returns whether observing its activations may change how it is run; it raises
+    `CandidateNameError` if there is no such candidate.
+
+    Raises:
+        UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
+            pattern matches no check.
+    """
+    _require_any(options.implementations, require_known)
+    _require_any(options.dtypes, format_named)
+    _require_any([options.device], require_name)
+    _require_any([name for name, own in options.goldens.items() if own is None], located)
+    names = options.implementations or list(dict.fromkeys(r.name for r in registered()))
+    checks = checks_of(options.checks)
+    alone = {"values", "outputs"} & {check.name for check in checks} == {"values"}  # for instrumented candidates, outputs are added
+    instrumented = _holding([name for name in names if alone or is_object(name)], names, is_instrumented)
+    published = {name for name, own in options.goldens.items() if own and published_of(own)}
+    found = []
+    for name in names:
+        for golden, own in options.goldens.items():
+            asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in DEFAULT_GOLDENS]
+            asked += ["outputs"] if alone and name in instrumented and "values" in asked else []
+            asked += [PUBLISHED] if golden in published else []
+            found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]
+    return list(dict.fromkeys(found))
+
+
+def digest(cases: Sequence[Case]) -> str:
+    """Return the digest of all cases of a run, by which the shards of one run are recognized."""
+    return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
+
+
+def checks_of(patterns: Sequence[str]) -> list[Check]:
+    """Return the checks that match a pattern, in the catalogue's order; no pattern: the check `values`.
+
+    Raises:
+        UnknownNameError: a pattern matches no check.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in CHECKS):
+            named(pattern)
+    return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
+
+
+def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
+    """Raise the errors if all names are invalid, since a misspelling must not overwrite earlier results."""
+    _holding(names, names, lambda name: require(name) is None)
+
+
+def _holding(asked: Sequence[str], names: Sequence[str], condition: Callable[[str], bool]) -> set[str]:
+    """Return the names for which a condition holds. A name for which it raises `UsageError` is invalid.
+
+    Raises:
+        UsageError: all of `names` are invalid; the message has a line for each.
+    """
+    found, errors = set(), {}
+    for name in asked:
+        try:
+            if condition(name):
+                found.add(name)
+        except UsageError as error:
+            errors[name] = str(error)
+    if names and len(errors) == len(set(names)):
+        raise UsageError("\n".join(dict.fromkeys(errors.values())))
+    return found

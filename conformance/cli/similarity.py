@@ -13,7 +13,7 @@ import numpy as np
 from conformance.candidates.lookup import PYTHON, READERS
 from conformance.cli.output import show_document
 from conformance.cli.progress_display import ProgressDisplay, progress
-from conformance.cli.traced_subject import in_a_worker, traced
+from conformance.cli.trace import in_a_worker, traced
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.outputs_file import read
 from conformance.errors import UsageError

@@ -16,60 +16,36 @@ from conformance.errors import CandidateNameError, ConformanceError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.numerics.machine import measure_early
 from conformance.results.case import Case
 from conformance.results.result import Result
 
 
-class Work:
-    """The computation of a run's results in this process.
+def results_in(worker: WorkerProcess | None, options: RunOptions, runs: int) -> Callable[[Case], Result]:
+    """Return the function that computes the result of a case of one candidate, with known failures applied.
 
-    Args:
-        options: the options of the run.
-        runs: number of cases among which the false-alarm probability is shared.
-        load: returns a candidate by its name.
+    The candidate runs in the worker, or in this process if there is none. The result is a crash if the candidate ends the worker,
+    and a timeout if it exceeds its time. `runs` is the number of cases among which the false-alarm probability is shared.
     """
+    load = loading_in(worker) if worker else load_implementation
 
-    def __init__(self, options: RunOptions, runs: int, load: Callable[[str], Implementation] = load_implementation) -> None:
-        """Measure the accuracy of the machine before the import of a candidate can change torch's settings."""
-        self._options, self._runs, self._load = options, runs, load
-        measure_early(options.device)
+    def result_of(case: Case) -> Result:
+        if worker:
+            worker.renew()
+        known = [entry for entry in options.known if entry.matches(case)]
+        return apply_known_failures(_result(case, options, runs, load), case.implementation, known, load)
 
-    def result(self, case: Case) -> Result:
-        """Return the result of a case, with known failures applied."""
-        known = [entry for entry in self._options.known if entry.matches(case)]
-        return apply_known_failures(self._result(case), case.implementation, known, self._load)
-
-    def _result(self, case: Case) -> Result:
-        options, own = self._options, self._options.goldens[case.golden]
-        published = published_of(own) if own else None
-        if case.check == PUBLISHED and own and published:
-            return check_published(case.implementation, own, published, case.device, case.dtype, self._runs, self._load)
-        return run_check(
-            CHECKS[case.check],
-            case.implementation,
-            own or case.golden,
-            case.device,
-            case.dtype,
-            self._runs,
-            options.plan,
-            require=options.require,
-            load=self._load,
-        )
+    return result_of
 
 
-class IsolatedWork:
-    """The computation of the results of a candidate in a worker."""
-
-    def __init__(self, options: RunOptions, runs: int, worker: WorkerProcess) -> None:
-        """Store the options and the worker; no candidate is loaded yet."""
-        self._worker = worker
-        self._work = Work(options, runs, loading_in(worker))
-
-    def result(self, case: Case) -> Result:
-        """Return the result of a case: a crash if it ends the worker, a timeout if the candidate exceeds its time."""
-        self._worker.renew()
-        return self._work.result(case)
+def _result(case: Case, options: RunOptions, runs: int, load: Callable[[str], Implementation]) -> Result:
+    own = options.goldens[case.golden]
+    published = published_of(own) if own else None
+    if case.check == PUBLISHED and own and published:
+        return check_published(case.implementation, own, published, case.device, case.dtype, runs, load)
+    golden, check = own or case.golden, CHECKS[case.check]
+    return run_check(
+        check, case.implementation, golden, case.device, case.dtype, runs, options.plan, require=options.require, load=load
+    )
 
 
 def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:

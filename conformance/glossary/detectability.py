@@ -31,7 +31,6 @@ class Detectability:
     """The detectability of a fault on the first golden on which it has an effect.
 
     Attributes:
-        golden: name of the golden.
         power: the expected z of the fault's matched filter at all its places, one entry per dtype.
         confused: faults with similar effects by name, each with a description of the similarity.
     """

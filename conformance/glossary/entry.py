@@ -15,11 +15,10 @@ Section = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Entry:
-    """The explanation of a name.
+    """The explanation of a name, as reports and options write it.
 
     Attributes:
         group: `mistake`, `check`, `activation`, `outcome`, `term`, `golden`, `candidate`, `arithmetic` or `input mistake`.
-        name: the name as reports and options write it.
         summary: its meaning in one sentence.
         sections: titles, each with lines of text; no section is empty.
     """

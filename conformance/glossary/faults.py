@@ -8,7 +8,7 @@ from conformance.faults import BY_NAME, Fault, Parameter
 from conformance.faults.fitted import DESCRIPTIONS
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
-from conformance.glossary.known_faults import Known, acts_at, known_faults
+from conformance.glossary.known_faults import acts_at, known_faults
 from conformance.judge.detection_power import Power
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.thresholds import SEPARABLE_Z
@@ -55,15 +55,11 @@ def sections(name: str) -> Iterator[Section]:
     yield "number", _number(parameter) if parameter else ()
     yield "equation with the mistake", _once(f.equation for f in faults)
     yield "source", _once(_CONSTRUCTED if f.source == "constructed" else f.source for f in faults)
-    yield from _extent(faults)
+    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
+        yield "extent", ("every layer at once; it is not considered for one layer alone",)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
     yield from _recognised(name)
-
-
-def _extent(faults: Iterable[Known]) -> Iterator[Section]:
-    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
-        yield "extent", ("every layer at once; it is not considered for one layer alone",)
 
 
 def _number(parameter: Parameter) -> tuple[str, ...]:

@@ -16,13 +16,7 @@ _INDEX = re.compile(r" \d+( to \d+)?$")  # as in `layer 0`, `positions 1 to 15`
 
 
 class Term(NamedTuple):
-    """A term of reports.
-
-    Attributes:
-        meaning: what it is, in one sentence.
-        details: how it is computed and how to read it, each in a line of text.
-        others: other words for it.
-    """
+    """A term of reports: its meaning in one sentence, how it is computed and read, line by line, and other words for it."""
 
     meaning: str
     details: tuple[str, ...]

@@ -9,8 +9,6 @@
 import math
 from typing import Literal, get_args
 
-from conformance.numerics.thresholds import max_threshold
-
 Depth = Literal["screen", "full"]
 
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
@@ -19,8 +17,12 @@ FEATURES = 32  # of a linear layer that are projected together: the product with
 OPENED = (
     0.01  # probability that a gate opens for a correct step; the exact test that follows costs some ten times as much as the gate
 )
-# The smallest error of a single element, in sigma, that opens a gate of up to a million projections.
-VISIBLE_ELEMENT = math.sqrt(FEATURES) * max_threshold(10**6, OPENED)
-
 SCREENED = "which mistake it is was not looked for (depth screen)"
 NO_PATTERN = "no pattern that was looked for accounts for the error"
+
+
+def visible_element() -> float:
+    """Return the smallest error of a single element, in sigma, that opens a gate of up to a million projections."""
+    from conformance.numerics.thresholds import max_threshold  # imports NumPy, which `--help` and `list` do not need
+
+    return math.sqrt(FEATURES) * max_threshold(10**6, OPENED)

@@ -8,6 +8,5 @@
   `coverage_sentences` (exclusions, confirmed numbers), `finding_sentences` (mistake, evidence, cause), `results.outcomes` (words
   for outcomes) and, for a residual without explanation, `judge.residual_description` and `judge.residual_models`. `cli.run` prints
   the lines `results:` and `report:`.
-- `findings` groups failing activations by mistake: `reduced_precision` finds one cause of many, and `unexposed_steps` the steps
-  between exposed activations.
+- `findings` groups failing activations by mistake; `unexposed_steps` finds the steps between exposed activations.
 """

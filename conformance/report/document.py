@@ -17,8 +17,8 @@ class TextSpan:
     """A text with a tone (`good`, `bad`, `odd`, `quiet` or none).
 
     Attributes:
-        link: id of the section that the text links to on an HTML page; may be empty.
-        note: remark on the text, in smaller type; may be empty.
+        link: id of the section that the text links to on an HTML page.
+        note: remark on the text, in smaller type.
     """
 
     text: str
@@ -48,11 +48,9 @@ class Points:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Value ranges, one bar for each series.
+    """Value ranges, one bar for each series; None for a series without values.
 
-    Attributes:
-        bars: smallest value, mean − deviation, mean + deviation and largest value, in percent of the width with zero at 50; None
-            for a series without values.
+    A bar has smallest value, mean − deviation, mean + deviation and largest value, in percent of the width with zero at 50.
     """
 
     bars: tuple[tuple[float, float, float, float] | None, ...]
@@ -62,8 +60,7 @@ class Ranges:
 class HeatStrip:
     """A strip with one heat level, 0 to 5, for each slice of an axis; None for a slice without data.
 
-    Attributes:
-        title: description for readers who cannot see the strip.
+    `title` is the description for readers who cannot see the strip.
     """
 
     levels: tuple[int | None, ...]
@@ -79,8 +76,7 @@ class Histogram:
     """A histogram.
 
     Attributes:
-        counts: observed count of each bin.
-        expected: expected count of each bin, drawn as a line.
+        counts, expected: observed and expected count of each bin; the latter are drawn as a line.
         labels: position as a fraction of the width, and text, of each label below the bars.
         title: description for readers who cannot see the drawing.
     """
@@ -140,7 +136,6 @@ class Token:
     Attributes:
         masked: whether the attention mask hides the token.
         marked: whether the token is highlighted.
-        underlined: whether the token is underlined.
         level: heat level, 0 to 5.
         about: further facts about the token, in words.
     """
@@ -166,9 +161,7 @@ class Heading:
     """A heading of the blocks that follow.
 
     Attributes:
-        text: subject of the blocks.
-        verdict: outcome for that subject; may be empty.
-        tone: tone of the verdict.
+        text, verdict, tone: subject of the blocks, and the outcome for that subject with its tone.
         close: whether no blank line separates the heading from the preceding block on the terminal.
         level: heading level, as in HTML.
     """
@@ -190,12 +183,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list of items.
-
-    Attributes:
-        items: for each item a statement, followed by its details.
-        apart: whether a blank line precedes each item on the terminal.
-    """
+    """A list of items, each a statement followed by its details; if `apart`, a blank line precedes each item on the terminal."""
 
     items: tuple[tuple[str | TextSpan, ...], ...]
     apart: bool = False
@@ -277,7 +265,6 @@ class Code:
     """Preformatted text, such as a traceback, a script or a batch.
 
     Attributes:
-        text: the text.
         language: language for syntax highlighting in Markdown.
         wrapped: whether the terminal wraps long lines.
     """
@@ -306,8 +293,6 @@ class Folded:
     """Optional blocks that can be folded under a summary. The terminal shows them unfolded.
 
     Attributes:
-        summary: text that is shown when the blocks are folded.
-        blocks: the folded blocks.
         long: whether the terminal omits the blocks.
         is_open: whether an HTML page shows the blocks unfolded initially.
     """
@@ -323,7 +308,6 @@ class Section:
     """Blocks that belong together, framed in HTML.
 
     Attributes:
-        blocks: the blocks.
         tone: tone of the frame.
         id: anchor for links of `TextSpan`.
         facets: names and values by which a reader of the HTML page can filter sections.
@@ -386,10 +370,7 @@ def tabled(
 ) -> Iterator[Table]:
     """Yield a table without empty columns and groups, or nothing if all groups are empty.
 
-    Args:
-        columns: columns, or only their heads.
-        groups: title and rows of each group; a row may be given by its cells alone.
-        most: maximum number of rows of a group that text renderers show; None for all.
+    A column may be given by its head alone, and a row by its cells. Text renderers show at most `most` rows of a group.
     """
     named = tuple(column if isinstance(column, Column) else Column(column) for column in columns)
     found = tuple(

@@ -6,17 +6,19 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
 from conformance.judge.depth import NO_PATTERN, SCREENED
+from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
+from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
 from conformance.report.axis import bounded
-from conformance.report.findings import Finding, findings, is_same, layers_of
-from conformance.report.reduced_precision import is_reduced, rounding, where_reduced
+from conformance.report.findings import REDUCED, Finding, findings, is_same, layers_of
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
 MOST_LISTED = 4  # maximum number of parameters of a training run, and of numbers of a fit, that are listed
+MOST_KINDS = 4  # maximum number of kinds of step in reduced precision that are listed; more are counted
 UNNAMED = "an error without a name"
 DESCRIBED = "no mistake of the catalogue explains it, but "  # precedes the sentence of a description
 
@@ -146,10 +148,7 @@ def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
 def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}) -> str:
     """Return a short description of steps: the layers and the steps in them, or for a training run parameters and optimizer steps.
 
-    Args:
-        steps: names of steps.
-        layers: number of layers of the network.
-        backward_of: by the name of a gradient, the forward step whose backward pass yields it.
+    `backward_of` has, by the name of a gradient, the forward step whose backward pass yields it.
     """
     of_runs = [step for step in steps if is_of_a_run(step)]
     if of_runs:
@@ -158,3 +157,27 @@ def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}
         names = enumerated([first, *others] if len(others) < MOST_LISTED else [first, f"{len(others)} more parameters"])
         return f"{names}, in step{'s' * (len(taken) > 1)} {ranged(taken)}"
     return "; ".join(phrases((backward_place(step, backward_of.get(step, "")) for step in steps), layers))
+
+
+def is_reduced(name: str) -> bool:
+    """Return whether a fault is rounding to a half-precision format, for one cause, such as autocast, in most steps at once."""
+    return name.startswith(REDUCED) and name.removeprefix(REDUCED) in HALF
+
+
+def rounding(anatomy: Sequence[str]) -> str:
+    """Return in words that an unidentified error has the size and form of a format's rounding; empty if it does not."""
+    formats = [name for line in anatomy if (name := format_of(line))]
+    return f"the error has the size and form of computing in {' or '.join(formats)}; its place is not known" if formats else ""
+
+
+def where_reduced(steps: Sequence[str], layers: int) -> str:
+    """Return the places of reduced precision; if they are many, their layers and the number of kinds of step."""
+    inside = [(match[1], match[2]) for step in steps if (match := LAYER.fullmatch(step))]
+    kinds = list(dict.fromkeys(kind for _, kind in inside))
+    if len(kinds) <= MOST_KINDS:
+        return "; ".join(phrases(steps, layers))
+    of_layers = sorted({f"encoder.layer.{layer}.{kinds[0]}" for layer, _ in inside})
+    (phrase,) = phrases(of_layers, layers)
+    named = phrase.removesuffix(f", {kinds[0]}")
+    outside = [step for step in steps if not LAYER.fullmatch(step)]
+    return "; ".join([f"{named}, {len(kinds)} kinds of step, {kinds[0]} to {kinds[-1]}", *phrases(outside, layers)])

@@ -10,19 +10,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from operator import attrgetter
 
 from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.further_rows import FURTHER
+from conformance.judge.narrower_format import format_of
 from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import max_threshold
-from conformance.report.reduced_precision import fault_of
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord
 
 LARGEST = frozenset(fault.name for fault in FITTED if fault.is_largest_error)
+REDUCED = "precision-"  # with which the names of faults begin that round operands, weights or results
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
 
 
@@ -70,6 +72,12 @@ def is_unnamed(a: ActivationRecord) -> bool:
     return not a.faults and (not a.reason or a.local is not None)
 
 
+def fault_of(a: ActivationRecord) -> str:
+    """Return the name of the reduced precision that leaves an unexplained error of this size and form; empty if there is none."""
+    formats = [name for line in a.anatomy if (name := format_of(line))]
+    return f"{REDUCED}{formats[0]}" if len(formats) == 1 else ""
+
+
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     """Return the mistakes of one case by decreasing excess, where None is infinite; of ties, identified mistakes come first."""
     activations = list(activations)
@@ -102,6 +110,7 @@ def layers_of(activations: Iterable[ActivationRecord]) -> int:
     return max((int(match[1]) + 1 for a in activations if (match := LAYER.fullmatch(a.activation))), default=0)
 
 
+_name = attrgetter("name")
 _Set = Sequence[FaultRecord]  # faults that together explain an activation
 _Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, its chosen explanation, and all possible ones
 
@@ -193,20 +202,12 @@ def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
 def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
     """Return whether two estimates agree: their difference is at most `limit` standard deviations, or they cannot be compared.
 
-    They cannot be compared if one of them is missing, or if they are of different parameters.
-
-    Args:
-        a: first estimate.
-        b: second estimate.
-        limit: threshold of the matched filters' |z|.
+    They cannot be compared if one of them is missing, or if they are of different parameters. `limit` is the threshold of the
+    matched filters' |z|.
     """
     if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None or a.parameter != b.parameter:
         return True
     return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
-
-
-def _name(fault: FaultRecord) -> str:
-    return fault.name
 
 
 def _are_alike(a: FaultRecord, b: FaultRecord, count: int) -> bool:
@@ -242,13 +243,8 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
         anatomy=tuple(line for line in lines if line.startswith(FURTHER)),
         closed_forms=tuple(line for line in lines if not line.startswith(FURTHER)),
-        deviating=_deviating(reported, [fault for _, fault, *_ in group]),
+        deviating=tuple(dict.fromkeys(fault for _, fault, *_ in group if not _are_alike(fault, reported, len(group)))),
     )
-
-
-def _deviating(reported: FaultRecord, group: Sequence[FaultRecord]) -> tuple[FaultRecord, ...]:
-    """Return the evidence whose estimates are not like the reported one; they are of one mistake by the limit of a run."""
-    return tuple(dict.fromkeys(fault for fault in group if not _are_alike(fault, reported, len(group))))
 
 
 def is_same(name: str, reported: str) -> bool:

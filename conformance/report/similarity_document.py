@@ -1,10 +1,10 @@
 """Document of a comparison of two systems by cosine similarity. Pure functions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from conformance.judge.cosines import RankChange, RankComparison
 from conformance.names import printable
-from conformance.report.document import Block, Column, Document, Headline, Paragraph, tabled
+from conformance.report.document import Blocks, Column, Document, Headline, Paragraph, tabled
 
 _COLUMNS = (
     *("texts", "cosine A", "cosine B", Column("rank A", spare=1), Column("rank B", spare=1)),
@@ -14,20 +14,13 @@ _WIDTH = 24  # maximum length of a text in the table
 
 
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
-    """Return the document: verdict, subject of the comparison, error of each system against the oracle, and pairs that change rank.
-
-    Args:
-        found: the comparison.
-        names: names of the two systems.
-        dtypes: formats of the two systems.
-        texts: the texts whose pairs were ranked.
-    """
+    """Return the document: verdict, subject of the comparison, error of each system against the oracle, pairs that change rank."""
     verdict = Headline(_verdict(found), "good" if found.explained else "bad")
-    blocks = (
+    blocks: Blocks = (
         verdict,
         Paragraph(f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}"),
         *(Paragraph(_system(*each)) for each in zip("AB", names, dtypes, found.excess, strict=True)),
-        *_changes(found, texts),
+        *tabled(_COLUMNS, [("", [_row(change, texts) for change in found.changes])]),
     )
     return Document(verdict.text, blocks, verdict.tone)
 
@@ -44,10 +37,6 @@ def _verdict(found: RankComparison) -> str:
 def _system(letter: str, name: str, dtype: str, excess: float) -> str:
     within = "within what rounding explains" if excess <= 1.0 else "beyond what rounding explains"
     return f"{letter}: {name}, {dtype}; the largest error of a cosine against the oracle is {excess:.3g} of its limit, {within}"
-
-
-def _changes(found: RankComparison, texts: Sequence[str]) -> Iterator[Block]:
-    yield from tabled(_COLUMNS, [("", [_row(change, texts) for change in found.changes])])
 
 
 def _row(change: RankChange, texts: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import msgspec
 from conformance.report.coverage_sentences import mistakes
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import Finding, layers_of
-from conformance.results.records import ActivationRecord, CaseRecords, Note, Results
+from conformance.results.records import ActivationRecord, Results
 from conformance.results.to_records import footer
 
 
@@ -30,18 +30,10 @@ def structured(results: Results) -> str:
     rendered = {
         "headers": results.headers,
         "footer": results.footer or footer(results.checks),
-        "notes": [_note(note) for note in results.remarks],
-        "cases": [_case(case) for case in results.cases],
+        "notes": [{"kind": note.kind, "text": note.text, "grave": note.grave} for note in results.remarks],
+        "cases": [{"check": c.check, "activations": c.activations, "mistakes": _mistakes(c.activations)} for c in results.cases],
     }
     return msgspec.json.encode(rendered).decode() + "\n"
-
-
-def _note(note: Note) -> dict[str, Any]:
-    return {"kind": note.kind, "text": note.text, "grave": note.grave}
-
-
-def _case(case: CaseRecords) -> dict[str, Any]:
-    return {"check": case.check, "activations": case.activations, "mistakes": _mistakes(case.activations)}
 
 
 def _mistakes(activations: Sequence[ActivationRecord]) -> list[dict[str, Any]]:

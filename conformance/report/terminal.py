@@ -48,8 +48,7 @@ class Line:
 
     Attributes:
         parts: pieces of the text, each with a style of the library rich, which may be empty.
-        indent: indentation in columns.
-        hang: additional indentation of all lines after the first; None if the text is never wrapped.
+        indent, hang: indentation in columns, and that of all lines after the first in addition; None if the text is never wrapped.
     """
 
     parts: tuple[tuple[str, str], ...] = ()

@@ -66,13 +66,9 @@ def _numbered(layers: Sequence[int]) -> str:
 
 
 def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> UnexposedSteps:
-    """Return the unexposed steps before an activation of a forward pass; none for other activations.
+    """Return the unexposed steps before an activation of a forward pass, given the records of its case; none for other activations.
 
     Steps that copy, such as dropouts in evaluation mode, and exposed ones that arrive too late to be judged are not counted.
-
-    Args:
-        name: name of the activation.
-        activations: the records of its case.
     """
     records = list(activations)
     unexposed = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
@@ -93,12 +89,9 @@ def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> Unexp
 
 
 def not_exposed(activations: Iterable[ActivationRecord]) -> str:
-    """Return text on how the activations are judged that a candidate does not expose; empty if there are none.
+    """Return text on how the activations of a case are judged that a candidate does not expose; empty if there are none.
 
     It is empty, too, for activations of other tables than those of a forward pass, such as gradients.
-
-    Args:
-        activations: the records of a case.
     """
     records = list(activations)
     names = tuple(dict.fromkeys(a.activation for a in records))
@@ -138,15 +131,6 @@ def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord
     before = {step for name in names for step in unexposed_steps(name, records).names}
     ones = "the unexposed one" if len(before) == 1 else f"{len(before)} unexposed ones"
     return f"It may be in these steps or in {ones} before them" if before else ""
-
-
-def unexposed_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
-    """Return text on the unexposed steps before activations of which one is wrong or more; empty if there are none."""
-    records = list(activations)
-    if len(names) == 1:
-        return str(unexposed_steps(names[0], records))
-    before = {step for name in names for step in unexposed_steps(name, records).names}
-    return f"or in the {len(before)} steps before them that are not exposed" if before else ""
 
 
 @lru_cache(maxsize=8)

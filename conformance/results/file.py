@@ -36,12 +36,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        """Create the file and its folder.
-
-        Args:
-            path: the file.
-            resume: whether to leave existing content in place until `keep` is called.
-        """
+        """Create the file and its folder; if `resume`, existing content stays in place until `keep` is called."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file = _locked(path)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.judge.depth import VISIBLE_ELEMENT
+from conformance.judge.depth import visible_element
 from conformance.judge.error_distribution import BINS
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
@@ -350,15 +350,9 @@ _PROJECTED = (
 
 @dataclass(frozen=True)
 class Note:
-    """A remark on results in addition to the verdicts.
+    """A sentence on results in addition to the verdicts: on several of them, on the machine, or on the depth of the judgement."""
 
-    Attributes:
-        kind: `contradiction`, `missing`, `duplicate` (counted once), `machine` (a property of the machine), or `depth` (of the
-            judgement).
-        text: a sentence.
-    """
-
-    kind: Literal["contradiction", "missing", "duplicate", "machine", "depth"]
+    kind: Literal["contradiction", "missing", "duplicate", "machine", "depth", "projected"]
     text: str
 
     @property
@@ -373,13 +367,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of one run, or of several merged runs.
-
-    Attributes:
-        headers: headers of the runs, in the given order.
-        footer: the footer, or None if it must be computed from the cases.
-        notes: remarks on missing, contradictory and duplicate results.
-    """
+    """The results of one run, or of several merged runs; a footer that is None must be computed from the cases."""
 
     headers: tuple[Header, ...]
     cases: tuple[CaseRecords, ...]
@@ -405,7 +393,7 @@ class Results:
             yield Note("depth", _SCREENED)
         if count := sum(a.rests_on == "projections" for a in self.activations):
             judged = sum(bool(a.rests_on) for a in self.activations)
-            yield Note("depth", _PROJECTED.format(count=count, judged=judged, sigma=VISIBLE_ELEMENT))
+            yield Note("depth", _PROJECTED.format(count=count, judged=judged, sigma=visible_element()))
 
     @property
     def sound(self) -> bool:

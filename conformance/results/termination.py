@@ -1,7 +1,9 @@
 """How a case ends, and who caused it: the candidate (exit code 1), the caller (2), the harness (3), or none of them (a skip)."""
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +24,6 @@ from conformance.errors import (
 from conformance.names import capped, class_name, described_error, message_of
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
-from conformance.results.compiled_code import always_compiled
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
 
@@ -88,11 +89,9 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
 
 
 def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
-    """Call the candidate's code.
+    """Call a function that runs the candidate's code and nothing else.
 
-    Args:
-        call: a function that runs the candidate's code and nothing else.
-        may_refuse: whether the candidate may still raise `Unsupported` or `DependencyMissingError` to decline the case.
+    If it `may_refuse`, it may still raise `Unsupported` or `DependencyMissingError` to decline the case.
 
     Raises:
         CandidateCrash: the candidate's code raised an exception, including `SystemExit`.
@@ -108,6 +107,25 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
         raise CandidateCrash(f"{rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
     except BaseException as error:
         raise CandidateCrash(rendered(error)) from error
+
+
+@contextmanager
+def always_compiled() -> Iterator[None]:
+    """Remove the limits on recompilation by `torch.compile` inside this context and in threads that inherit its context variables.
+
+    `torch.compile` compiles a function again for each new kind of input. Once it has been compiled eight times
+    (`torch._dynamo.config.recompile_limit`), the function is run eagerly, and a warning is all that says so. A run has more goldens
+    and batches than that, so the eager function would be judged in place of the compiled one.
+
+    Nothing is done, and nothing imported, before the candidate's code has imported the compiler.
+    """
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    from torch._dynamo.utils import disable_cache_limit
+
+    with disable_cache_limit():
+        yield
 
 
 def rendered(error: BaseException) -> str:

@@ -46,7 +46,6 @@ class BoundCheck:
     """A check bound to a candidate and a case; calling it runs the check and passes, skips or fails as pytest does.
 
     Attributes:
-        check, implementation, case: the check, the candidate, and golden, device and dtype.
         runs: number of checks that share the false-alarm probability.
         known: known failures that apply to the case.
         asking: the test function that calls the check; its `@example`s are tried first.
@@ -100,14 +99,7 @@ def bound_checks(
     dtypes: Sequence[str] = ("float32",),
     checks: Sequence[str] = (),
 ) -> list[BoundCheck]:
-    """Return every check of every candidate.
-
-    Args:
-        implementations: registered names, `module:object`, or objects.
-        goldens: names of goldens; none: those of a recorded trace, else the check's usual ones.
-        devices: torch device strings.
-        dtypes: names of formats.
-        checks: names of checks; none: all.
+    """Return every check of every candidate, for arguments as of `parametrize_with_checks`.
 
     Raises:
         UsageError: an argument is not a list, or is empty and must not be; a name does not exist; two implementations share a name.

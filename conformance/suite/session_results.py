@@ -19,11 +19,9 @@ _RESULTS = re.compile(r"results(-\d+)?\.jsonl")
 
 
 def open_recording(path: Path, header: Header) -> Recording:
-    """Open a results file of a session; remove the results and failures of earlier sessions if it is the session's first.
+    """Open a results file of a session, in an existing folder; the first one removes the results and failures of earlier sessions.
 
-    Args:
-        path: the file; its folder exists.
-        header: its header; `run` identifies the session if several workers write into the folder, and is empty otherwise.
+    The header's `run` identifies the session if several workers write into the folder, and is empty otherwise.
 
     Raises:
         UsageError: another run writes into the folder, or a results file there is not a regular file.

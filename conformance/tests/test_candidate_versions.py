@@ -10,8 +10,7 @@ from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.report.changes.changes import changes
-from conformance.report.changes.environment_changes import EnvironmentChange
+from conformance.report.changes.changes import EnvironmentChange, changes
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import read_results

@@ -9,7 +9,7 @@ import torch
 
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge.depth import VISIBLE_ELEMENT
+from conformance.judge.depth import visible_element
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.segment import Segment
@@ -89,7 +89,7 @@ def test_a_single_element_beyond_its_limit_fails_at_a_step_that_is_not_linear(
 
 def test_a_single_element_of_a_linear_layer_is_seen_from_the_stated_error_on(network: Network, values: dict[str, Any]) -> None:
     at = (1, 2, 5)
-    values[LINEAR][at] += rounding_error(network, values, LINEAR, 1.5 * VISIBLE_ELEMENT)[at]
+    values[LINEAR][at] += rounding_error(network, values, LINEAR, 1.5 * visible_element())[at]
     assert LINEAR in failing(network, values)
 
 

@@ -19,8 +19,7 @@ from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.document import Block, Folded, Paragraph, Ranges, Table
-from conformance.report.html.diagram import diagram
-from conformance.report.html.drawings import drawn
+from conformance.report.html.drawings import diagram, drawn
 from conformance.report.html.layout import WIDTH, layout
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown, mermaid

@@ -1,33 +1,34 @@
-"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case. Pure functions of the records."""
+"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case, and what may explain them in the environment.
 
-from collections import Counter
+Pure functions of the records.
+"""
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from msgspec.structs import replace as replace_record
 
-from conformance.report.changes.environment_changes import EnvironmentChange, differing
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, agrees, findings, layers_of
 from conformance.results.case import Case
 from conformance.results.outcomes import FAILING, ORDER, Outcome
-from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, ImplementationRecord, Results
 
 Kind = Literal["worse", "gone", "new", "better", "changed"]
 KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
 GRAVE = frozenset[Kind]({"worse", "gone"})
+_VERSIONS = ("suite", "python", "torch", "transformers", "numpy", "onnxruntime")
+_CONDITIONS = ("platform", "processor", "gpu", "threads", "false_alarm", "seed", "examples")
+_OfCandidate = frozenset[ImplementationRecord]
 
 
 @dataclass(frozen=True)
 class ActivationChange:
-    """A change of one activation on one batch.
+    """A change of one activation on one batch; a record is None if the run has not observed it.
 
-    Attributes:
-        kind: kind of change; `changed` means that the activation passes in both runs and the scale of its error differs
-            (`scale_changed`), or that its failure is now declared as a known one.
-        before: record of the earlier run; None if not observed there.
-        after: record of the later run; None if not observed there.
+    `changed` means that the activation passes in both runs and the scale of its error differs (`scale_changed`), or that its
+    failure is now declared as a known one.
     """
 
     kind: Kind
@@ -48,12 +49,10 @@ class CaseChange:
 
     Attributes:
         kind: change of the check's outcome; `new` or `gone` if only one run has the check, None if the outcome is the same.
-        before: the check's record in the earlier run; None if there is none.
-        after: the check's record in the later run; None if there is none.
+        before, after: the check's record in the earlier and in the later run; None if there is none.
         activations: the activations that changed, worst first, ties in the order of computation; empty if the check is new or gone.
-        appeared: the mistakes found only in the later run, each restricted to the steps at which it is new; for a new check all
-            its mistakes.
-        vanished: the mistakes found only in the earlier run, each restricted to the steps at which it is gone.
+        appeared, vanished: the mistakes that only the later or only the earlier run has, each restricted to the steps where it is
+            new or gone; for a new check all its mistakes.
         layers: number of layers of the network.
         compared: number of pairs of activation and batch that both runs observed.
         within_noise: number of passing pairs whose errors differ without a significant change.
@@ -118,6 +117,15 @@ class CaseChange:
 
 
 @dataclass(frozen=True)
+class EnvironmentChange:
+    """A property of the run's environment that differs between two runs."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class Changes:
     """All changes between two runs.
 
@@ -153,42 +161,12 @@ class Changes:
         """Whether the runs have a check in common."""
         return any(case.is_compared for case in self.cases)
 
-    @property
-    def of_checks(self) -> Counter[Kind]:
-        """Number of checks with each kind of change."""
-        return Counter(case.kind for case in self.cases if case.kind)
-
-    @property
-    def of_activations(self) -> Counter[Kind]:
-        """Number of pairs of activation and batch with each kind of change."""
-        return Counter(c.kind for case in self.cases for c in case.activations)
-
-    @property
-    def compared(self) -> int:
-        """Number of pairs of activation and batch that both runs observed."""
-        return sum(case.compared for case in self.cases)
-
-    @property
-    def within_noise(self) -> int:
-        """Number of passing pairs of activation and batch whose errors differ without a significant change."""
-        return sum(case.within_noise for case in self.cases)
-
-    @property
-    def same(self) -> int:
-        """Number of pairs of activation and batch with the same outcome and errors in both runs."""
-        return sum(case.same for case in self.cases)
-
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
     """Compare all cases of two runs.
 
     Goldens that differ in version or digest are different goldens, and their cases are not compared. If each run has only one
-    implementation, these two are compared with each other, whatever their names.
-
-    Args:
-        before: results of the earlier run.
-        after: results of the later run.
-        names: names of the two runs in the report.
+    implementation, these two are compared with each other, whatever their names. `names` are those of the runs in the report.
     """
     apart = _apart(before, after)
     renamed = _renamed(before, after)
@@ -200,7 +178,7 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
     return Changes(
-        names, tuple(sorted(cases, key=lambda c: c.severity)), differing(before, after, renamed), tuple(notes), after.sound
+        names, tuple(sorted(cases, key=lambda c: c.severity)), _differing(before, after, renamed), tuple(notes), after.sound
     )
 
 
@@ -330,3 +308,50 @@ def _is_same(one: Finding, other: Finding, limit: float) -> bool:
     if a.name == b.name:
         return agrees(a, b, limit)
     return b.name in one.others or a.name in other.others
+
+
+def _differing(before: Results, after: Results, renamed: tuple[str, str] | None) -> tuple[EnvironmentChange, ...]:
+    """Return the differing versions of candidates, then all other differences in the headers.
+
+    A property that one of the runs does not record is not reported. `renamed` are two candidates that are compared with each other.
+    """
+    if not (before.headers and after.headers):
+        return ()
+    rendered = ((what, *(_as_text(_said(r.headers, what)) for r in (before, after))) for what in (*_VERSIONS, *_CONDITIONS))
+    return (*_candidates(before, after, renamed), *(EnvironmentChange(*of) for of in rendered if of[1] != of[2] and all(of)))
+
+
+def _said(headers: Iterable[Header], what: str) -> set[object]:
+    return {value for header in headers if (value := getattr(header, what)) != ""}
+
+
+def _as_text(values: Iterable[object]) -> str:
+    return ", ".join(sorted("none" if value is None else str(value) for value in values))
+
+
+def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[EnvironmentChange]:
+    """Return the candidates that both runs judged in different versions; candidates with the same difference share an entry."""
+    old, new = (_versions(r) for r in (before, after))
+    pairs = [renamed] if renamed else [(name, name) for name in new]
+    found: dict[tuple[str, str], list[str]] = {}
+    for was, is_ in pairs:
+        if was in old and is_ in new and old[was] != new[is_]:
+            found.setdefault(_distinguished(old[was], new[is_]), []).append(is_)
+    return [EnvironmentChange(", ".join(names), *versions) for versions, names in found.items()]
+
+
+def _versions(results: Results) -> Mapping[str, _OfCandidate]:
+    """Return the versions of each judged candidate; there may be several if the results were merged from several runs."""
+    judged = {check.implementation for check in results.checks}
+    found: dict[str, set[ImplementationRecord]] = {}
+    for header in results.headers:
+        for name in header.implementations.keys() & judged:
+            found.setdefault(name, set()).add(header.implementations[name])
+    return {name: frozenset(found[name]) for name in sorted(found)}
+
+
+def _distinguished(before: _OfCandidate, after: _OfCandidate) -> tuple[str, str]:
+    """Return texts that distinguish two sets of versions: distribution and version or, if these agree, the origin."""
+    versions = tuple(_as_text({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
+    old, new = versions if versions[0] != versions[1] else tuple(_as_text({r.origin for r in of}) for of in (before, after))
+    return old, new

@@ -9,7 +9,6 @@ from conformance.report.changes.changes import KINDS, ActivationChange, CaseChan
 from conformance.report.changes.changes_words import (
     NOTHING,
     TONES,
-    ChangeRow,
     by_activation,
     changed_within_noise,
     counts,
@@ -108,17 +107,18 @@ def _details(case: CaseChange, kinds: Sequence[Kind], axis: Axis, same: str) -> 
         yield Items(tuple(found))
     texts = (Column("batches"), Column("outcome"), Column("local rms"), Column("max", spare=1), Column("limit"))
     columns = (Column("activation"), Column("○ before ● after", ticks=axis.ticks), *texts, Column("what it says", is_text=True))
-    yield from tabled(columns, [(kind, [_row(row, axis) for row in by_activation(case, kind)]) for kind in kinds])
+    yield from tabled(
+        columns, [(kind, [_row(change, batches, axis) for change, batches in by_activation(case, kind)]) for kind in kinds]
+    )
     if case.within_noise and "changed" in kinds:
-        yield Paragraph(changed_within_noise(case))
+        yield Paragraph(changed_within_noise([case]))
 
 
-def _row(row: ChangeRow, axis: Axis) -> Row:
-    change = row.worst
+def _row(change: ActivationChange, batches: str, axis: Axis) -> Row:
     before, after = (axis.at(_rms(record)) for record in (change.before, change.after))
     points = Points((before, after), axis.at(limit_of(change.record)), joined=True)
     fails = change.after is not None and change.after.outcome != "pass"
-    return Row((row.name, points, row.batches, *figures(change)), "bad" if fails else "")
+    return Row((place(change.record), points, batches, *figures(change)), "bad" if fails else "")
 
 
 def _rms(record: ActivationRecord | None) -> float | None:
@@ -131,10 +131,10 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
         outcomes = Counter(case.record.outcome for case in cases)
         parts = [", ".join(f"{n} {what}" for what, n in outcomes.most_common())]
         if any(case.within_noise for case in cases):
-            parts.append(changed_within_noise(Changes(changes.names, tuple(cases))))
+            parts.append(changed_within_noise(cases))
         yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts), level=2)
         columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
-        rows = [(title(c), outcome(c), coverage(c), changed_within_noise(c) if c.within_noise else "") for c in cases]
+        rows = [(title(c), outcome(c), coverage(c), changed_within_noise([c]) if c.within_noise else "") for c in cases]
         yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))
 
 
@@ -145,7 +145,7 @@ def rows(changes: Changes) -> list[dict[str, Any]]:
     errors, and rows of mistakes the sentence; all three identify the case.
     """
     found = sorted((row for case in changes.cases for row in _rows_of_case(case)), key=lambda row: KINDS.index(row["change"]))
-    noise = [_as_row("note", f"{title(case)}: {changed_within_noise(case)}") for case in changes.cases if case.within_noise]
+    noise = [_as_row("note", f"{title(case)}: {changed_within_noise([case])}") for case in changes.cases if case.within_noise]
     environment = [_as_row("note", d.what, d.before, d.after) for d in changes.environment]
     return [*found, *noise, *environment, *(_as_row("note", note) for note in changes.notes)]
 

@@ -1,11 +1,11 @@
 """Texts about changes, shared by all output formats. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from conformance.report.axis import sigma
 from conformance.report.changes.changes import GRAVE, KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.coverage_sentences import number, place, rendered
+from conformance.report.coverage_sentences import number, rendered
 from conformance.report.run.repeated import is_same_mistake
 from conformance.results.records import ActivationRecord, CheckRecord
 
@@ -25,8 +25,8 @@ def headline(changes: Changes) -> str:
         first = "no verdict changed" if changes.is_compared else "nothing was compared"
     of_verdict = GRAVE if changes.is_worse else {"better"} if first == "better" else set()
     leading, others = (list(counts(changes, [k for k in KINDS if (k in of_verdict) == leads])) for leads in (True, False))
-    if not leading and not others and changes.within_noise:
-        others = [changed_within_noise(changes)]
+    if not leading and not others and any(case.within_noise for case in changes.cases):
+        others = [changed_within_noise(changes.cases)]
     parts = "; ".join(", ".join(part) for part in (leading, others) if part)
     return f"{first}: {parts}" if parts else first
 
@@ -40,8 +40,9 @@ def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
     }
     failing = sum(case.is_new_failure for case in changes.cases)
     for kind in kinds:
-        n_checks = changes.of_checks[kind] - (failing if kind == "new" else 0)
-        counted = ((n_checks, "check"), (changes.of_activations[kind], "activation"))
+        n_checks = sum(case.kind == kind for case in changes.cases) - (failing if kind == "new" else 0)
+        n_activations = sum(change.kind == kind for case in changes.cases for change in case.activations)
+        counted = ((n_checks, "check"), (n_activations, "activation"))
         if parts := [number(n, what) for n, what in counted if n]:
             yield f"{' and '.join(parts)} {kind}"
         n, what = mistakes.get(kind, (0, ""))
@@ -61,10 +62,11 @@ def arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def changed_within_noise(changed: CaseChange | Changes) -> str:
+def changed_within_noise(cases: Sequence[CaseChange]) -> str:
     """Return in words how many activations differ by no more than noise, and how many do not differ."""
-    same = f", {changed.same} unchanged" if changed.same else ""
-    return f"{changed.within_noise} of {number(changed.compared, 'activation')} changed by no more than noise{same}"
+    changed, compared, same = map(sum, zip(*((c.within_noise, c.compared, c.same) for c in cases), strict=True))
+    unchanged = f", {same} unchanged" if same else ""
+    return f"{changed} of {number(compared, 'activation')} changed by no more than noise{unchanged}"
 
 
 def is_better(case: CaseChange) -> bool:
@@ -135,36 +137,16 @@ def same_as_new_in_values(case: CaseChange, cases: Iterable[CaseChange]) -> str:
     return f"the same new mistake{'s' * (len(names) > 1)} as in the check `values`: {', '.join(names)}"
 
 
-@dataclass(frozen=True)
-class ChangeRow:
-    """An activation with one kind of change.
+def by_activation(case: CaseChange, kind: Kind) -> list[tuple[ActivationChange, str]]:
+    """Return, for each activation with this kind of change, that on the batch with the largest error, and the number of batches.
 
-    Attributes:
-        worst: the change on the batch with the largest error.
-        count: number of batches with this kind of change.
+    The activations are in the order of computation. The number is a text, which is empty for one batch.
     """
-
-    worst: ActivationChange
-    count: int
-
-    @property
-    def name(self) -> str:
-        """The name of the activation, followed by the name of the batch if the record has one."""
-        return place(self.worst.record)
-
-    @property
-    def batches(self) -> str:
-        """The number of batches as text; empty for one batch."""
-        return str(self.count) if self.count > 1 else ""
-
-
-def by_activation(case: CaseChange, kind: Kind) -> list[ChangeRow]:
-    """Return one row for each activation with this kind of change, in the order of computation."""
     found: dict[str, list[ActivationChange]] = {}
     for change in case.activations:
         if change.kind == kind:
             found.setdefault(change.record.activation, []).append(change)
-    return [ChangeRow(max(of_one, key=_excess), len(of_one)) for of_one in found.values()]
+    return [(max(of_one, key=_excess), str(len(of_one)) if len(of_one) > 1 else "") for of_one in found.values()]
 
 
 def _excess(change: ActivationChange) -> float:

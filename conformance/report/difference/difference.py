@@ -43,20 +43,14 @@ Places = Collection[tuple[str, str]]  # Names of batches, "" for the only one, e
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between two candidates at one activation on one batch.
+    """The difference between two candidates, a and b, at one activation on one batch.
 
     Attributes:
-        batch: name of the batch.
-        activation: name of the activation.
         only: `A` or `B` if only that candidate exposes the activation; the other attributes then have their defaults.
-        largest: largest |a − b| over the judged elements.
-        index: index of the largest |a − b|.
-        values: a and b at `index`.
+        largest, index, values: largest |a − b| over the judged elements, its index, and a and b there.
         accumulated: RMS of a − b in units of both accumulated rounding errors; None if that unit is 0 at any judged element.
-        local: RMS of the difference that begins here, in sigma; None at exact activations.
-        limit: largest `local` of two correct candidates; None at exact activations.
-        local_max: largest element of the difference that begins here, in sigma; None at exact activations.
-        max_limit: largest `local_max` of two correct candidates; None at exact activations.
+        local, local_max: RMS and largest element of the difference that begins here, in sigma; None at exact activations.
+        limit, max_limit: the largest `local` and `local_max` of two correct candidates; None at exact activations.
         begins: whether `local` or `local_max` exceeds its limit and a step fails in one of the candidates; at exact activations,
             whether any difference begins here.
     """
@@ -85,11 +79,7 @@ class Difference:
 def compare(a: Trace, b: Trace, checkpoint: Checkpoint, failed: Places | None = None) -> Iterator[Difference]:
     """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
 
-    Args:
-        a: first trace.
-        b: second trace.
-        checkpoint: weights of the network that both traces ran.
-        failed: the activations that fail in one of the traces or in both; None if the traces have not been judged.
+    `failed` are the activations that fail in one of the traces or in both; None if the traces have not been judged.
 
     Raises:
         UsageError: the traces did not run on the same inputs.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from conformance.report.axis import Axis, axis_of, sigma
@@ -89,11 +90,9 @@ def _table(found: Iterable[DifferenceRow], axis: Axis, *, several: bool = False)
     errors = (Column("local rms"), Column("limit"), Column("global rms"), Column("|A − B|", spare=1))
     plot = Column("○ global ● local", ticks=axis.ticks)
     columns = ("activation", plot, *errors, *there, Column("origin", is_text=True))
-    yield from tabled(columns, [(group, [_row(r, axis, several) for r in rows]) for group, rows in groupby(found, _group)], None)
-
-
-def _group(row: DifferenceRow) -> str:
-    return row.group
+    yield from tabled(
+        columns, [(group, [_row(r, axis, several) for r in rows]) for group, rows in groupby(found, attrgetter("group"))], None
+    )
 
 
 def _row(row: DifferenceRow, axis: Axis, several: bool) -> Row:

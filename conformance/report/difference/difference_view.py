@@ -18,11 +18,9 @@ Records = Sequence[ActivationRecord]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two traces, judged alone.
+    """One of the two traces, `A` or `B`, judged alone.
 
     Attributes:
-        letter: `A` or `B`.
-        name: name of the implementation.
         setting: device and format.
         shown: number of activations that the trace exposes.
         mistakes: its mistakes, each as a sentence followed by details.
@@ -49,11 +47,9 @@ class DifferenceRow:
     """The differences at one activation.
 
     Attributes:
-        group: part of the network that the activation belongs to.
-        name: name of the activation within that part.
+        group, name: part of the network that the activation belongs to, and name of the activation within that part.
         worst: difference on the batch where it is worst.
-        begins: number of batches on which a difference beyond rounding begins at this activation.
-        batches: number of batches.
+        begins, batches: number of batches on which a difference beyond rounding begins at this activation, of how many.
     """
 
     group: str
@@ -84,7 +80,6 @@ class DifferenceView:
 
     Attributes:
         network: name of the golden or checkpoint that both ran on.
-        sides: the two traces A and B.
         batches: names of the batches, worst first.
         differences: differences for each activation and batch, as computed.
         rows: one row for each activation, in the order of computation.
@@ -124,13 +119,7 @@ class DifferenceView:
 def difference_view(
     differences: Iterable[Difference], traces: tuple[Trace, Trace], judged: tuple[Records, Records]
 ) -> DifferenceView:
-    """Return the view of two traces.
-
-    Args:
-        differences: differences, from `compare`.
-        traces: the two traces.
-        judged: records of each trace, from `judged`.
-    """
+    """Return the view of two traces, given the differences from `compare`, and the records of each trace from `judged`."""
     found = tuple(differences)
     first, layers = traces[0], traces[0].architecture.num_hidden_layers
     sides = tuple(_side(letter, t, records, layers) for letter, t, records in zip("AB", traces, judged, strict=True))

@@ -58,13 +58,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from a parent to a child.
-
-    Attributes:
-        path: SVG path.
-        end: end point (x, y), at the upper edge of the child.
-        skip: whether the line passes ranks in between.
-    """
+    """A line from a parent to a child: its SVG path, its end (x, y) at the upper edge of the child, and whether it skips ranks."""
 
     path: str
     end: tuple[float, float]

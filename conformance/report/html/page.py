@@ -17,8 +17,7 @@ from markupsafe import Markup
 
 from conformance.names import printable_lines
 from conformance.report.document import Document, Plot, Section
-from conformance.report.html.diagram import sentences
-from conformance.report.html.drawings import drawn
+from conformance.report.html.drawings import drawn, sentences
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _POWER = re.compile(r"(?<=\d)e([+-])0*(\d+)(?!\d)")

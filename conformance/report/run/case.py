@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace as replace_record
 
@@ -45,8 +45,8 @@ from conformance.report.finding_sentences import where
 from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.run.network import network
 from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
-from conformance.report.run.wrong_shapes import shared_wrong_length
-from conformance.report.unexposed_steps import not_exposed, unexposed_before
+from conformance.report.run.repeated import shared_wrong_length
+from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
@@ -105,7 +105,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
         yield from _script(check, check.counterexample.script, saved=bool(headers) and has_script(check))
-    yield Abridged(tuple(_activations(case)))
+    yield Abridged(tuple(_network(case)) if _exposed(case.activations) else ())
 
 
 def _unseen(case: CaseRecords) -> str:
@@ -194,7 +194,7 @@ def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> st
     """Return the name of the first origin, with its reason if no mistake states it, or the unexposed steps before it."""
     reason = "" if is_unnamed(a) else a.reason
     of_batch = [other for other in activations if other.batch == a.batch]
-    before = "" if a.reason or is_unnamed(a) else unexposed_before((a.activation,), of_batch)
+    before = "" if a.reason or is_unnamed(a) else str(unexposed_steps(a.activation, of_batch))
     return f"{origin(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
 
 
@@ -231,7 +231,8 @@ def _reasons(failed: Sequence[ActivationRecord], layers: int) -> list[str]:
     for reason in dict.fromkeys(a.reason for a in failed if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
-        texts.append(f"{origin(alike[0]) if len(alike) == 1 else where(steps, layers, _backward_of(alike))}: {reason}")
+        backward_of = {a.activation: a.backward_of for a in alike if a.backward_of}
+        texts.append(f"{origin(alike[0]) if len(alike) == 1 else where(steps, layers, backward_of)}: {reason}")
     return texts
 
 
@@ -242,11 +243,6 @@ def _through_wrong_steps(activations: Sequence[ActivationRecord], layers: int) -
         full = Paragraph(f"{where(through, layers)}: {UNJUDGED_GRADIENTS}")
         short = Paragraph(f"{len(through)} gradients: {UNJUDGED_GRADIENTS}") if len(through) > _WORST else full
         yield Abridged((full,), (short,))
-
-
-def _backward_of(alike: Sequence[ActivationRecord]) -> Mapping[str, str]:
-    """Return the forward steps whose backward passes yield these gradients."""
-    return {a.activation: a.backward_of for a in alike if a.backward_of}
 
 
 def _first(texts: Sequence[str]) -> Sequence[str]:
@@ -283,12 +279,6 @@ def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
         yield Code(command(check, headers))
 
 
-def _activations(case: CaseRecords) -> Iterator[Block]:
-    """Yield the tables of all activations, which only a page shows, if any was exposed."""
-    if _exposed(case.activations):
-        yield from _network(case)
-
-
 def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[Block]:
     """Yield the location of the error at the first and the worst other failing activations, and the tokens of a failing batch."""
     placed = [(a, scale) for a in failed if (scale := scale_of(a))]
@@ -317,6 +307,7 @@ def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[
 
 
 def _network(case: CaseRecords) -> Iterator[Block]:
+    """Yield the tables of all activations, which only a page shows."""
     shown = _exposed(case.activations) if case.check.check in _PARTIAL else case.activations
     parts: Blocks = network(shown)
     if case.check.outcome in FAILING:

@@ -78,13 +78,7 @@ def _strip(s: StripRecord, scale: Scale) -> Row:
 def tokens(
     found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None
 ) -> tuple[tuple[Token, ...], ...]:
-    """Return the batch of a counterexample as rows of tokens, coloured by the error at each position.
-
-    Args:
-        found: the counterexample.
-        errors: error at each row and position, as far as known.
-        scale: scale of the errors; None for no colours.
-    """
+    """Return the batch of a counterexample as rows of tokens, coloured on a scale by the known errors at each row and position."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     unread = padding(mask) if mask else None
     rows = []

@@ -1,4 +1,4 @@
-"""What a run's report states once: mistakes that the check `values` has found, too, and reasons that several checks share."""
+"""What a run's report states once: mistakes that the check `values` has found, too, and what checks or activations share."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,6 +8,8 @@ from conformance.report.findings import Finding, agrees
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord
 
 Cases = list[CaseRecords]
+_SHAPE = re.compile(r"shape is \(([\d, ]*)\), expected (\([\d, ]*\) or )?\(([\d, ]*)\) \(([^)]*)\)")
+_POSITIONS = {"query": "position", "key": "position"}  # both are positions of the sequence
 
 
 def values_by_setting(cases: Iterable[CaseRecords]) -> Mapping[tuple[str, ...], CaseRecords]:
@@ -84,3 +86,36 @@ def further(first: CaseRecords, others: Sequence[CaseRecords]) -> Iterator[str]:
 def _beside(first: CheckRecord, other: CheckRecord) -> str:
     """Return the name of another check of the same candidate, without the setting if that is the same."""
     return other.check if _setting(first) == _setting(other) else subject(other).removeprefix(f"{first.implementation} ")
+
+
+def shared_wrong_length(refused: Sequence[ActivationRecord]) -> str:
+    """Return `15 positions, expected 16` if this is what is wrong with every refused activation; otherwise an empty text."""
+    differing = [_differing(a.reason) for a in refused]
+    found = set().union(*differing)
+    if len(found) != 1 or not all(differing):
+        return ""
+    ((axis, length, expected),) = found
+    return f"{length} {axis}{'s' * (length != 1)}, expected {expected}"
+
+
+def _differing(reason: str) -> set[tuple[str, int, int]]:
+    """Return the axes whose lengths are wrong, each with the length and the expected one; empty for another reason."""
+    match = _SHAPE.match(reason)
+    if match is None:
+        return set()
+    found, expected = _numbers(match[1]), _numbers(match[3])
+    one_for_all_rows = found[:1] == [1] and match[2] and len(found) == len(expected)
+    return set(_pairs(found[1:] if one_for_all_rows else found, expected, match[4].split(", ")))
+
+
+def _pairs(found: Sequence[int], expected: Sequence[int], axes: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the axes that differ, from the last one, since the batch axis may be missing; nothing if others are missing."""
+    if len(found) not in (len(expected), len(expected) - 1):
+        return
+    for axis, length, right in zip(reversed(axes), reversed(found), reversed(expected), strict=False):
+        if length != right:
+            yield _POSITIONS.get(axis, axis), length, right
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number.strip()]

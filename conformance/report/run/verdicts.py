@@ -1,6 +1,6 @@
 """Summary of a run for its page: failing candidates with reasons, verdicts by candidate and setting, and detectable mistakes."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.numerics.thresholds import SEPARABLE_Z
@@ -159,21 +159,18 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
         if undetectable
         else "None of them could remain undetected"
     )
+    none = len(without_effect(by_fault))
+    others = f"{none} more change none, in these networks and on these inputs. " if none else ""
     yield Heading("What would have been detected", level=2)
     yield Paragraph(
         f"For each of the {len(names)} mistakes of the catalogue that would change a judged activation here: at how many of the "
         "places where it can act its effect is large enough to be distinguished from rounding, by the passing candidate that "
-        f"exposes most activations. {found}. {_without_effect(by_fault)}Mistakes whose parameters are fitted, such as "
+        f"exposes most activations. {found}. {others}Mistakes whose parameters are fitted, such as "
         "parameters-other, are not listed."
     )
     columns = (Column("mistake"), *(Column(", ".join(s), is_text=True) for s in best))
     rows = [Row((fault, *(_seen(by_fault[fault].get(s)) for s in best))) for fault in names]
     yield Folded(f"all {len(rows)} mistakes", tuple(tabled(columns, [("", rows)])))
-
-
-def _without_effect(seen: Collection[str]) -> str:
-    number = len(without_effect(seen))
-    return f"{number} more change none, in these networks and on these inputs. " if number else ""
 
 
 def _seen(s: Sensitivity | None) -> TextSpan:

@@ -22,11 +22,7 @@ _LETTERS = 8  # maximum length of a token in a label
 class AttentionLayer:
     """The attention maps of one layer on one row of a batch.
 
-    Attributes:
-        traced: the batch.
-        row: index of the row in the batch.
-        layer: index of the layer.
-        sides: for each trace that exposes the probabilities, its name, and map and caption of each head.
+    `sides` has for each trace that exposes the probabilities its name, and map and caption of each head.
     """
 
     traced: TracedBatch
@@ -36,12 +32,9 @@ class AttentionLayer:
 
 
 def attention(view: TraceView, traces: Sequence[Trace], budget: int = BUDGET) -> Iterator[Block]:
-    """Yield the section about attention: maps in the order of batches, rows and layers, until the budget is exhausted.
+    """Yield the section about attention: maps in the order of batches, rows and layers, until the budget of cells is exhausted.
 
-    Args:
-        view: view of the traces.
-        traces: the traces.
-        budget: maximum number of cells; the first layer is drawn in any case.
+    The first layer is drawn in any case.
     """
     yield Heading("Attention", level=2)
     places = [(p, row, n) for p in view.batches for row in range(p.batch.size) for n in _layers(view, p, traces)]
@@ -78,14 +71,9 @@ def _drawn(traced: TracedBatch, row: int, layer: int, traces: Sequence[Trace]) -
 
 
 def heads(probs: Array, tokens: Sequence[str], attended: Mask) -> Iterator[tuple[HeatMap, str]]:
-    """Yield the map and caption of each head for one row of a batch.
+    """Yield the map and caption of each head for one row of a batch, without padding; `probs` are (heads, queries, keys).
 
     If there are more than `LONGEST` attended tokens, a cell covers a block of tokens and shows the largest of their probabilities.
-
-    Args:
-        probs: attention probabilities, (heads, queries, keys).
-        tokens: texts of the tokens.
-        attended: the row's attention mask; masked tokens are omitted.
     """
     kept = [token for token, seen in zip(tokens, attended, strict=True) if seen]
     block = -(-len(kept) // LONGEST)

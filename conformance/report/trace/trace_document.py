@@ -37,8 +37,8 @@ from conformance.report.document import (
 )
 from conformance.report.html.page import fragment
 from conformance.report.trace.attention import attention
-from conformance.report.trace.predictions import SCORED
 from conformance.report.trace.trace_view import (
+    SCORED,
     STATISTICS_NOTE,
     Statistics,
     TracedBatch,

@@ -1,6 +1,6 @@
-"""Statistics of every step for one trace, or for two on the same inputs. Pure functions of traces."""
+"""Statistics of every step and predictions for every `[MASK]` of one trace, or of two on the same inputs. Pure functions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from conformance.model.tokenizer import words
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.document import Token
-from conformance.report.trace.predictions import MASK, Prediction, predictions
 
-Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # returns the text of each token id, or None without a tokenizer
+MASK = "[MASK]"  # BERT's token for a masked position (Devlin et al. 2019, section 3.1)
+MOST = 5
+SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # logits and log-probabilities have the same softmax
 
 STATISTICS_NOTE = (
     "Statistics are over real tokens, not padding (in attention: real keys of real queries); where an activation has none, over "
@@ -28,14 +29,9 @@ STATISTICS_NOTE = (
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of the judged elements x of an activation, or of all elements if none is judged.
+    """Mean, population standard deviation, extremes and root mean square of the judged elements of an activation.
 
-    Attributes:
-        mean: mean of x.
-        deviation: population standard deviation, √mean((x − mean)²).
-        least: smallest element.
-        most: largest element.
-        rms: root mean square, √mean(x²).
+    If none is judged, they are those of all elements.
     """
 
     mean: float
@@ -51,7 +47,6 @@ class TracedStep:
 
     Attributes:
         row: entry in the table of activations, with name, equation, axes and parents.
-        shape: length of each axis.
         sides: statistics for each trace; None for a trace that does not expose the activation.
         largest: largest absolute difference between two traces over the judged elements; None unless two traces expose it.
     """
@@ -60,6 +55,26 @@ class TracedStep:
     shape: tuple[int, ...]
     sides: tuple[Statistics | None, ...]
     largest: float | None
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A predicted token and its probability."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predictions for the `[MASK]` at a position of a row.
+
+    `guesses` has for each trace its most probable tokens, in descending order; empty if the trace does not expose scores.
+    """
+
+    row: int
+    position: int
+    guesses: tuple[tuple[Guess, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -78,13 +93,10 @@ class TraceView:
     """The data shown of one trace, or of two side by side.
 
     Attributes:
-        names: name of the implementation of each trace.
-        settings: device and format of each trace.
-        golden: name of the network.
-        architecture: architecture of the network.
+        names, settings: name of the implementation of each trace, and its device and format.
+        golden, architecture: the network.
         table: all activations that any of the batches defines, by name.
         shown: names of the activations that each trace exposes.
-        batches: the batches.
         tokenized: whether the texts of tokens are known; otherwise ids are shown.
     """
 
@@ -98,12 +110,8 @@ class TraceView:
     tokenized: bool
 
 
-def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
+def trace_view(*traces: Trace) -> TraceView:
     """Return the view of one trace, or of two side by side.
-
-    Args:
-        traces: one trace or two.
-        reader: function that returns the texts of a batch's token ids, given the folder of the tokenizer.
 
     Raises:
         UsageError: two traces did not run on the same inputs.
@@ -116,7 +124,7 @@ def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
     for name, batch in first.batches.items():
         network = Network(first.architecture, {}, batch)
         table |= network.table
-        batches.append(_batch(name, network, traces, reader))
+        batches.append(_batch(name, network, traces))
     return TraceView(
         tuple(t.name for t in traces),
         tuple(f"{t.device}, {t.dtype}" for t in traces),
@@ -125,16 +133,16 @@ def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
         table,
         tuple(frozenset(name for found in t.activations.values() for name in found) for t in traces),
         tuple(batches),
-        reader(_folder(traces), next(iter(first.batches.values()))) is not None,
+        words(_folder(traces), next(iter(first.batches.values()))) is not None,
     )
 
 
-def _batch(name: str, network: Network, traces: tuple[Trace, ...], reader: Reader) -> TracedBatch:
+def _batch(name: str, network: Network, traces: tuple[Trace, ...]) -> TracedBatch:
     batch, folder = network.batch, _folder(traces)
-    read = reader(folder, batch)
+    read = words(folder, batch)
     found = tuple(t.activations[name] for t in traces)
     steps = tuple(_steps(network, found))
-    return TracedBatch(name, batch, _tokens(batch, read), steps, predictions(read, found, lambda b: reader(folder, b)))
+    return TracedBatch(name, batch, _tokens(batch, read), steps, _predictions(read, found, folder))
 
 
 def _folder(traces: tuple[Trace, ...]) -> Path | None:
@@ -186,3 +194,34 @@ def rendered(value: float | None) -> str:
         return f"{value:.0f}"
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def _predictions(
+    read: list[list[str]] | None, found: tuple[Mapping[str, Array], ...], folder: Path | None
+) -> tuple[Prediction, ...]:
+    """Return the predictions for every `[MASK]` of a batch; empty if no trace exposes the scores of a masked-LM head.
+
+    Args:
+        read: texts of the batch's tokens, row by row; None without a tokenizer.
+        found: the activations of each trace on this batch.
+        folder: folder of the tokenizer, if there is one.
+    """
+    scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
+    places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
+    if not places or all(side is None for side in scores):
+        return ()
+    sides = [[()] * len(places) if side is None else _likeliest(side[tuple(zip(*places, strict=True))], folder) for side in scores]
+    return tuple(Prediction(*place, guesses) for place, guesses in zip(places, zip(*sides, strict=True), strict=True))
+
+
+def _likeliest(scores: Array, folder: Path | None) -> list[tuple[Guess, ...]]:
+    """Return the most probable tokens of each row of scores (predictions, vocabulary); ties are ordered by id.
+
+    The probabilities are the softmax in float64, exp(s − max s) / Σ exp(s − max s).
+    """
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities = weights / weights.sum(axis=1, keepdims=True)
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]
+    tokens = words(folder, Batch.of({"input_ids": best})) or best.astype(str)
+    likely = np.take_along_axis(probabilities, best, axis=1)
+    return [tuple(Guess(str(t), float(p)) for t, p in zip(*row, strict=True)) for row in zip(tokens, likely, strict=True)]
