@@ -10,7 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single
-from conformance.oracle.correlated_errors import CorrelatedErrors, mixed
+from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture, mixed
 from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings
 from conformance.oracle.step import Step, elementwise_roundings
 
@@ -150,15 +150,22 @@ class Product(Step):
         """Return the errors of the result.
 
         If R and the result are split by head, errors of R become a mixture weighted by c L. If the rows of L are those of the
-        parent, the errors that a row shares are summed like the row itself.
+        parent, the errors that a row shares are summed like the row itself; if they are its columns, an error that a row shares
+        becomes a mixture over them. Its covariance with the row's other errors is then added to the variance of these, which is
+        clipped at 0.
         """
         if not errors.any:
             return errors
         if parent == self.right.parent and self.right.layout == self.result == "heads":
             return mixed(self.scale * self._factors[0], errors, self.parents[parent])
-        if parent == self.left.parent and self.left.layout == "as it is" and not self.left.transposed:
+        if parent != self.left.parent or self.left.layout != "as it is":
+            return super().through(parent, errors)
+        if not self.left.transposed:
             return CorrelatedErrors(self._as_result(as_array(errors.in_rows(self.scale * self._factors[1]).independent)))
-        return super().through(parent, errors)
+        squares = np.square(self.parents[self.right.parent])
+        spread = tuple(Mixture(self.scale * error.effect.swapaxes(-1, -2), squares) for error in errors.shared)
+        others = errors.variance - sum(np.square(error.effect) for error in errors.shared)
+        return super().through(parent, CorrelatedErrors(np.maximum(others, 0.0))) + CorrelatedErrors(mixtures=spread)
 
     def accumulated(self, arithmetic: Arithmetic) -> Array:
         """Return the elementwise variance of the product's own rounding errors."""

@@ -234,3 +234,24 @@ def test_probabilities_that_a_fused_backward_pass_computes_again_have_errors_of_
         np.testing.assert_allclose(np.square(result(again)).mean(0) / found.variance, 1.0, atol=0.06)
         # Errors that are not computed again cancel, or are little larger: the largest is 1.5 times the variance.
         assert (np.square(result(once)).mean(0) / found.variance).max() < 1.6
+
+
+def test_what_a_row_of_probabilities_shares_is_summed_over_the_keys_in_the_gradient_of_the_values_weight() -> None:
+    golden, rng, draws = load_golden("tiny"), np.random.default_rng(0), 4000
+    batch = next(iter(golden.batches.values()))
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch, source="pooler.activation")
+    size, length, a = network.batch.size, network.batch.length, network.architecture
+    upstream, inputs = (rng.standard_normal((size, length, a.hidden_size)) for _ in range(2))
+    p = rng.dirichlet(np.ones(length), (size, a.num_attention_heads, length))
+    step = network.step("encoder.layer.0.attention.self.value.grad", upstream, p)
+    errors = step.through(1, row_mixed(p, -p, p, np.full(p.shape, 1e-8)))
+    variance = np.einsum("bjf,bjk->fk", np.broadcast_to(errors.independent, upstream.shape), np.square(inputs))
+    variance = variance + sum(mixture.summed(inputs) for mixture in errors.mixtures)
+    squares = np.zeros_like(variance)
+    split = upstream.reshape(size, length, a.num_attention_heads, -1)
+    for _ in range(draws):
+        again, once = (1e-4 * rng.standard_normal(p.shape) for _ in range(2))
+        error = p * (again - (p * once).sum(-1, keepdims=True))
+        values = np.einsum("bhij,bihd->bjhd", error, split).reshape(upstream.shape)
+        squares += np.square(np.einsum("bjf,bjk->fk", values, inputs))
+    np.testing.assert_allclose(squares / draws / variance, 1.0, atol=0.15)

@@ -14,7 +14,7 @@ from conformance.numerics.formats import Array, Single, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, product_in_single, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
-from conformance.oracle.correlated_errors import CorrelatedErrors, Mixture
+from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import DistanceLookup
 from conformance.oracle.gradients.sums import LookupGradient, over_calls
 from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings, Source, rows_times
@@ -141,18 +141,6 @@ class ScoresBackwardKey(ScaledBackward):
     """∂L/∂k = wᵀ q / √d per head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
-
-    def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
-        """Return the errors of the result; the error shared by the row of w of one query becomes a mixture over the keys.
-
-        Its covariance with the row's other errors is added to the variance of these, which is clipped at 0.
-        """
-        if parent != 0 or not errors.any:
-            return super().through(parent, errors)
-        squares = np.square(self.parents[1])
-        spread = tuple(Mixture(self.scale * error.effect.swapaxes(-1, -2), squares) for error in errors.shared)
-        others = errors.variance - sum(np.square(error.effect) for error in errors.shared)
-        return super().through(0, CorrelatedErrors(np.maximum(others, 0.0))) + CorrelatedErrors(mixtures=spread)
 
 
 class ContextBackwardProbs(Product):
