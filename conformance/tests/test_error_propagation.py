@@ -21,7 +21,7 @@ from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
-from conformance.oracle.correlated_errors import row_mixed
+from conformance.oracle.correlated_errors import CorrelatedErrors, RowError, row_mixed
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
 
 ATTENTION = "encoder.layer.1.attention"
@@ -241,17 +241,19 @@ def test_what_a_row_of_probabilities_shares_is_summed_over_the_keys_in_the_gradi
     batch = next(iter(golden.batches.values()))
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch, source="pooler.activation")
     size, length, a = network.batch.size, network.batch.length, network.architecture
-    upstream, inputs = (rng.standard_normal((size, length, a.hidden_size)) for _ in range(2))
+    upstream = rng.standard_normal((size, length, a.hidden_size))
+    inputs = 1.0 + 0.1 * rng.standard_normal(upstream.shape)  # of one sign, so that what is shared adds up
     p = rng.dirichlet(np.ones(length), (size, a.num_attention_heads, length))
     step = network.step("encoder.layer.0.attention.self.value.grad", upstream, p)
-    errors = step.through(1, row_mixed(p, -p, p, np.full(p.shape, 1e-8)))
+    of_sum = CorrelatedErrors(shared=(RowError(1e-4 * p),))
+    errors = step.through(1, row_mixed(p, -p, p, np.full(p.shape, 1e-8)) + of_sum)
     variance = np.einsum("bjf,bjk->fk", np.broadcast_to(errors.independent, upstream.shape), np.square(inputs))
     variance = variance + sum(mixture.summed(inputs) for mixture in errors.mixtures)
     squares = np.zeros_like(variance)
     split = upstream.reshape(size, length, a.num_attention_heads, -1)
     for _ in range(draws):
         again, once = (1e-4 * rng.standard_normal(p.shape) for _ in range(2))
-        error = p * (again - (p * once).sum(-1, keepdims=True))
+        error = p * (again - (p * once).sum(-1, keepdims=True) + 1e-4 * rng.standard_normal((*p.shape[:-1], 1)))
         values = np.einsum("bhij,bihd->bjhd", error, split).reshape(upstream.shape)
         squares += np.square(np.einsum("bjf,bjk->fk", values, inputs))
     np.testing.assert_allclose(squares / draws / variance, 1.0, atol=0.15)
