@@ -110,7 +110,7 @@ def test_comparing_sets_on_a_part_of_the_batch_gives_the_result_of_the_whole(
 def test_pairs_are_not_searched_where_no_mistake_explains_a_third_of_a_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "arange(H)[:, None]"
     noisy = f"right(weight=weight * where({rows} % 2 == 0, 1.01, 1) * where({rows} % 3 == 0, 0.99, 1))"
-    pairs = _counted(monkeypatch, fault_sets._Search, "_with_one_more")
+    pairs = _counted(monkeypatch, fault_sets.Search, "_with_one_more")
     exposes = "encoder.layer.1.output.LayerNorm".__eq__
     result = check(Candidate([changed("query", noisy, layers=(0,))], exposes=exposes))
     assert [finding.name for finding in result.findings] == [None]
