@@ -26,7 +26,7 @@ from conformance.numerics.thresholds import Limits
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.linear import Linear
 
-SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly
+SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
 
 
 def can_be_gated(observation: Observation) -> bool:
