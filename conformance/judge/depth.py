@@ -22,7 +22,10 @@ NO_PATTERN = "no pattern that was looked for accounts for the error"
 
 
 def visible_element() -> float:
-    """Return the smallest error of a single element, in sigma, that opens a gate of up to a million projections."""
+    """Return the smallest error of a single element that opens a gate of up to a million projections.
+
+    Its unit is the root mean square sigma of the features that are projected together, if their errors do not cancel it.
+    """
     from conformance.numerics.thresholds import max_threshold  # imports NumPy, which `--help` and `list` do not need
 
     return math.sqrt(FEATURES) * max_threshold(10**6, OPENED)

@@ -18,7 +18,7 @@ The projections in units of this deviation are therefore no smaller than in unit
 square. They are a gate: an activation is only ever failed by the exact test, which is made of all of it where the gate opens.
 
 A gate that opens for no reason costs time alone, so its false-alarm probability is not that of a verdict: it is `OPENED`. A single
-wrong element of s deviations adds s/√g to its projection, so that the gate opens from `visible_element` on.
+wrong element of s deviations, in the root mean square of its block, adds s/√g to its projection: see `visible_element`.
 """
 
 from collections.abc import Iterator

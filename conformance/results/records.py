@@ -344,7 +344,7 @@ class CaseRecords:
 _SCREENED = "screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
 _PROJECTED = (
     "{count} of {judged} activations rest on projections: their RMS and largest error are those of a sample of tokens, and "
-    "elsewhere a single wrong element is seen from about {sigma:.0f} sigma on."
+    "elsewhere a single wrong element is seen from about {sigma:.0f} times the mean sigma of 32 features on."
 )
 
 
