@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.special import erf, expit
+from scipy.special import expit
 
 from conformance.faults.changes import (
     Altered,
@@ -30,7 +30,7 @@ from conformance.faults.fault import (
 )
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
-from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
+from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, erf
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
 

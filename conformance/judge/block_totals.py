@@ -15,7 +15,6 @@ from conformance.judge.effective_samples import Hashes, repeats_of
 from conformance.judge.fault_directions import Direction
 from conformance.judge.fault_effects import Effect, GrossEffects
 from conformance.judge.filters import ProjectionSums, is_gross
-from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -46,28 +45,23 @@ class BlockTotals:
         return BlockTotals(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
 
 
-def block_totals(
-    observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis], sigma: Array | None = None
-) -> tuple[list[BlockTotals], GlobalError | None]:
-    """Return the results under each hypothesis, and the global error if the accumulated sigma is given.
+def block_totals(observation: Observation, gross_effects: GrossEffects, hypotheses: Sequence[Hypothesis]) -> list[BlockTotals]:
+    """Return the results under each hypothesis.
 
     Args:
         observation: the activation.
         gross_effects: the faults that are looked for, and the effects of gross ones.
         hypotheses: the hypotheses, for which each block is evaluated once.
-        sigma: the rounding error accumulated since the token ids (`Observation.sigma`).
     """
     gross = gross_effects.under(*hypotheses)
     coupling = {} if len(observation.rows) == 1 else gross_effects.coupling
-    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross, coupling, sigma)
+    of_block = partial(_totals_of_block, observation, gross_effects, hypotheses, gross, coupling)
     # A device computes one block after another, so that only one takes its memory.
     parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
-    totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*(found for found, _ in parts), strict=True)]
+    totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*parts, strict=True)]
     if len(observation.rows) > 1:
         totals = _with_repeats(observation, gross_effects, hypotheses, totals)
-    totals = [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
-    global_errors = [global_error for _, global_error in parts if global_error]
-    return totals, None if sigma is None else reduce(add, global_errors)
+    return [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
 
 
 def _totals_of_block(
@@ -76,9 +70,8 @@ def _totals_of_block(
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     coupling: Mapping[int, Array | None],
-    sigma: Array | None,
     rows: slice,
-) -> tuple[list[BlockTotals], GlobalError | None]:
+) -> list[BlockTotals]:
     block, is_whole = observation.block(rows), len(observation.rows) == 1
     noises = [block.noise(h) if is_whole else of_segment(block.segment, h, block.judged, apart=True) for h in hypotheses]
     directions = gross_effects.on(block.segment) if is_whole else [d.on(block.segment) for d in gross_effects.directions]
@@ -88,8 +81,7 @@ def _totals_of_block(
     found = gross_effects.on_block(block, block.residual, changes, noises, apart=not is_whole)
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     errors = [LocalSums.of(block.residual, noise, block.counted, block.first) for noise in noises]
-    totals = [BlockTotals(of_block, subtle, hashes) for of_block, subtle in zip(errors, found, strict=True)]
-    return totals, None if sigma is None else GlobalError.of(block, sigma)
+    return [BlockTotals(of_block, subtle, hashes) for of_block, subtle in zip(errors, found, strict=True)]
 
 
 def _cut(change: Array | None, rows: slice) -> Array | None:

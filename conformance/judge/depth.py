@@ -2,14 +2,18 @@
 
 `screen`    RMS and maximum of each step: pass or fail, and where. In half-precision formats it is less strict than `full`: a
             mistake whose effect lies within the sigma of the widest legal arithmetic in every layer fails only by being named, and
-            `screen` names no mistakes. Of large activations, not every element is tested exactly (`judge.gate`).
+            `screen` names no mistakes.
 `full`      filters, explanations and the global error as well.
+`exhaustive` the same, of every element.
+
+At the first two, not every element of a large activation is tested exactly (`judge.gate`), and its global error is that of one row
+of the batch in eight.
 """
 
 import math
 from typing import Literal, get_args
 
-Depth = Literal["screen", "full"]
+Depth = Literal["screen", "full", "exhaustive"]
 
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 

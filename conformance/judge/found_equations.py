@@ -112,7 +112,7 @@ def _explanation(observation: Observation, legal: Sequence[Hypothesis], alpha: f
     if observation.is_exact:
         judgements = (judge_exact_steps(observation, legal[0], alpha, "full"),)
     else:
-        judgements, _ = judge_locally(observation, legal, alpha, known=known)
+        judgements = judge_locally(observation, legal, alpha, known=known)
     return next((e for local in judgements for e in local.explanations[:1] if is_of_catalogue(e)), None)
 
 

@@ -71,7 +71,7 @@ def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], al
     """Return the judgement of a linear layer under the widest arithmetic, explained by other weights if it fails."""
     observation, widest = observation.in_memory, as_captured(hypotheses)[-1]
     no_effects = GrossEffects(observation, (), math.inf)
-    (totals,), _ = block_totals(observation, no_effects, [widest])
+    (totals,) = block_totals(observation, no_effects, [widest])
     whole = WholeActivation(observation, no_effects, (), observation.independent_draw_count([widest]), alpha)
     judged = whole.judge(widest, totals)
     if judged.local.passes:

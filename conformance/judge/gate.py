@@ -1,32 +1,84 @@
-"""The gate of depth screen: what shows at a fraction of the cost that every element of a large activation passes the exact test.
+"""The gate: what shows at a fraction of the cost that every element of a large activation passes the exact test.
 
-The exact test, by residual, sigma and bound, is made of a sample of the tokens, or of the rows of the batch where tokens interact.
-Of all elements,
+The exact test, by residual, sigma and bound, and at full depth by the filters of mistakes, is made of a sample of the tokens, or of
+the rows of the batch where tokens interact. Of all elements,
 
 - a linear layer is verified by projections of its residual (`judge.projections`);
 - any other step is evaluated, and its residual is compared with a lower bound of sigma (`Step.least_roundings`). What is within its
   limits in units of this bound is within them in units of sigma.
 
-Where either shows more than rounding, the exact test is made of every element. It alone fails an activation.
+Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
+a filter would be lost: that of a mistake that the sample cannot tell from rounding, and that every element together could. The z
+that is expected of a mistake grows as the root of the number of elements. A mistake that changes no element of the sample has no
+filter; where it changes elements by more than their limits, it fails like any other error.
 """
 
+import math
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.evidence import Basis
+from conformance.judge.depth import Depth
+from conformance.judge.evidence import Basis, LocalJudgement
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import SMALL, Observation
-from conformance.judge.parts import Part
+from conformance.judge.parts import Part, judged_tokens, whole
 from conformance.judge.projections import is_verified
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.thresholds import Limits
+from conformance.numerics.thresholds import SEPARABLE_Z, Limits
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.linear import Linear
 
-SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
+# One token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold.
+SAMPLED = {"screen": 32, "full": 32}
+
+
+def judged_by_gate(
+    observation: Observation,
+    hypotheses: Sequence[Hypothesis],
+    alpha: float,
+    depth: Depth,
+    judged: Callable[[Observation], Sequence[LocalJudgement]],
+) -> tuple[LocalJudgement, ...]:
+    """Return the judgement of a sample under each hypothesis; none if every element is to be tested exactly.
+
+    Args:
+        observation: the activation.
+        hypotheses: the hypotheses. Those under which the sample passes are shown to hold for every element.
+        alpha: total false-alarm probability of the activation.
+        depth: depth of the judgement.
+        judged: the exact test, under each hypothesis that is needed.
+    """
+    if depth == "exhaustive" or not can_be_gated(observation):
+        return ()
+    part = judged_tokens(observation) or whole(observation)
+    sample = sample_of(part, SAMPLED[depth])
+    share = len(sample.rows) / len(part.rows)
+    if share == 1.0:
+        return ()
+    found = judged(sample.observation)
+    by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
+    passing = [by_name.get(local.hypothesis) for local in found if local.passes]
+    if not passing or any(loses_a_mistake(local, share) for local in found):
+        return ()
+    if not all(hypothesis and is_closed(part, hypothesis, alpha) for hypothesis in passing):
+        return ()
+    return tuple(_in_whole(local, sample, share, basis_of(part)) for local in found)
+
+
+def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
+    """Return the judgement of a sample as that of the activation, whose likelihood is extrapolated from that of the sample."""
+    explanations = tuple(replace(each, nll=each.nll / share) for each in local.explanations)
+    return replace(sample.in_whole(local), nll=local.nll / share, explanations=explanations, rests_on=basis)
+
+
+def loses_a_mistake(local: LocalJudgement, share: float) -> bool:
+    """Return whether a mistake that this share of the elements does not separate from rounding is separable by all of them."""
+    return any(not each.separable and each.expected_z >= SEPARABLE_Z * math.sqrt(share) for each in local.filters)
 
 
 def can_be_gated(observation: Observation) -> bool:
@@ -37,13 +89,19 @@ def can_be_gated(observation: Observation) -> bool:
     )
 
 
-def sample_of(part: Part) -> Part:
-    """Return the sample that is tested exactly, the same in every run: of tokens, also the first and last of each row."""
+def sample_of(part: Part, each: int) -> Part:
+    """Return one in `each`, the same in every run, to be tested exactly.
+
+    Of tokens, the first and last of each row are added; of rows, the least and the most padded are the first that are taken.
+    """
     count = len(part.rows)
-    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)[: -(-count // SAMPLED)]
+    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)
+    if part.positions is None:
+        lengths = part.observation.network.batch.mask.sum(1)
+        ends = np.unique([lengths.argmin(), lengths.argmax()])
+        return part.at(np.unique(np.concatenate([ends, drawn[: max(-(-count // each) - len(ends), 0)]])))
     first = np.flatnonzero(np.diff(part.rows, prepend=-1))
-    ends = [] if part.positions is None else [first, first - 1]
-    return part.at(np.unique(np.concatenate([drawn, *ends]) % count))
+    return part.at(np.unique(np.concatenate([drawn[: -(-count // each)], first, first - 1]) % count))
 
 
 def basis_of(part: Part) -> Basis:
@@ -62,11 +120,17 @@ def is_closed(part: Part, hypothesis: Hypothesis, alpha: float) -> bool:
     def totals(rows: slice) -> tuple[float, float, int]:
         block = observation.without_padding(rows)
         variance, bound = block.segment.least_noise(hypothesis)
-        error = np.maximum(np.abs(block.residual) - bound, 0.0) if np.any(bound) else block.residual
+        error = np.abs(block.residual)
+        if np.any(bound):
+            error -= bound
+            np.maximum(error, 0.0, out=error)
         with np.errstate(over="ignore"):
-            squares = zeroed(np.square(error) / variance, block.judged)
+            np.square(error, out=error)
+            error /= variance
+        if not block.judged.all():
+            error = zeroed(error, block.judged)
         # Elements that are 0, in both where they must be, are not counted by the exact test.
-        return float(squares.sum()), float(squares.max(initial=0.0)), int(np.count_nonzero(zeroed(block.actual, block.judged)))
+        return float(error.sum()), float(error.max(initial=0.0)), int(np.count_nonzero(zeroed(block.actual, block.judged)))
 
     sums, largest, counts = zip(*on_all_cores(totals, observation.rows), strict=True)
     is_within = sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2  # NaN is not within

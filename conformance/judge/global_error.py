@@ -7,11 +7,15 @@ errors of the parents x,
 
 which is exact for errors of any size (`Step.effect_of`). The error is stored in float32, because it is small.
 
+At depth `full`, the error of the first rows of a large batch is followed alone, one row in eight.
+
 A passing step has a role in the propagation of the global error: it amplifies the arriving error, attenuates it, or neither.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -58,7 +62,20 @@ class GlobalError:
         return self.sums.error if self.has_sigma else self.sums.exact
 
 
-def error_role(observation: Observation, global_errors: Mapping[str, Single], hypothesis: Hypothesis, alpha: float) -> str | None:
+def global_error(observation: Observation, sigma: Array, rows: int | None = None) -> GlobalError:
+    """Return the global error of an activation.
+
+    Args:
+        observation: the activation.
+        sigma: the rounding error accumulated since the token ids; broadcasts to the activation.
+        rows: number of the batch's first rows that are followed; None for all.
+    """
+    most = observation.network.batch.size if rows is None else rows
+    blocks = (slice(part.start, min(part.stop, most)) for part in observation.rows if part.start < most)
+    return reduce(add, (GlobalError.of(observation.block(each), sigma) for each in blocks))
+
+
+def error_role(block: Block, global_errors: Mapping[str, Single], hypothesis: Hypothesis, alpha: float) -> str | None:
     """Return whether the step is an amplifier or an attenuator of the arriving global error, or None if it is neither.
 
     It is one if the global error grew or shrank beyond what propagating the arriving error, taken as normal and random, predicts.
@@ -66,18 +83,17 @@ def error_role(observation: Observation, global_errors: Mapping[str, Single], hy
     `smallest_rms`.
 
     Args:
-        observation: the activation.
+        block: the rows of the activation whose global error is followed.
         global_errors: the global errors of the activation and of those from which it is computed, by name.
         hypothesis: the hypothesis under which errors are propagated.
         alpha: false-alarm probability of each tail.
     """
-    block = observation.whole
     segment, judged = block.segment, block.judged
-    arriving = {n: _judged_squares(observation, n, global_errors[n]) for n in segment.leaves if n in global_errors}
+    arriving = {n: _judged_squares(block, n, global_errors[n]) for n in segment.leaves if n in global_errors}
     if not any(squares.any() for squares in arriving.values()):
         return None
-    predicted, local = (_by_row(observation, segment.propagate(leaves, hypothesis), judged) for leaves in (arriving, {}))
-    actual = _judged_squares(observation, observation.name, global_errors[observation.name]).sum()
+    predicted, local = (_by_row(block, segment.propagate(leaves, hypothesis), judged) for leaves in (arriving, {}))
+    actual = _judged_squares(block, segment.name, global_errors[segment.name]).sum()
     if max(actual, predicted.sum()) <= rms_threshold(local, alpha) ** 2 * local.sum() or not predicted.any():
         return None  # indistinguishable from this step's own rounding
     if actual > rms_threshold(predicted, alpha) ** 2 * predicted.sum():
@@ -85,13 +101,13 @@ def error_role(observation: Observation, global_errors: Mapping[str, Single], hy
     return "attenuator" if actual < smallest_rms(predicted, alpha) ** 2 * predicted.sum() else None
 
 
-def _by_row(observation: Observation, variance: Array, judged: Mask) -> Array:
+def _by_row(block: Block, variance: Array, judged: Mask) -> Array:
     """Return the sum of the variances of the judged elements for each independent row."""
-    coupled = observation.whole.segment.couples_positions
-    return np.asarray(sums_of_independent_rows(observation.activation, np.where(judged, variance, 0.0), coupled=coupled))
+    coupled = block.segment.couples_positions
+    return np.asarray(sums_of_independent_rows(block.activation, np.where(judged, variance, 0.0), coupled=coupled))
 
 
-def _judged_squares(observation: Observation, name: str, error: Single) -> Array:
+def _judged_squares(block: Block, name: str, error: Single) -> Array:
     """Return the squared global error of an activation, with 0 at elements that are not judged."""
-    judged = judged_elements(observation.network.table[name], observation.network.batch, error.shape)
+    judged = judged_elements(block.network.table[name], block.network.batch, error.shape)
     return np.square(zeroed(error, judged).astype(np.float64))

@@ -20,7 +20,7 @@ from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.exact_requirements import difference_from_exact, is_overflow_of_inputs, mask_that_explains, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.further_rows import judge_weights
-from conformance.judge.global_error import GlobalError, error_role
+from conformance.judge.global_error import GlobalError, error_role, global_error
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
@@ -47,6 +47,7 @@ from conformance.oracle import Network
 Result = TypeVar("Result")
 
 IN_MEMORY = "memory"
+FOLLOWED = 8  # the global error is followed in one row in so many; it limits the work, and no verdict depends on it
 MOST_DESCRIBED = 8  # how many unexplained residuals are described; each costs some hundred passes over the activation
 # Four arrays (B, S, H) in float64, whatever the number of layers.
 _HELD = frozenset({"embeddings.dropout", *(f"encoder.layer.0.attention.self.{n}" for n in ("query", "key", "value"))})
@@ -223,7 +224,7 @@ class Judge:
         """
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
-                sigma = self._sigma_at(name) if self._depth == "full" and self._weights_of is None else None
+                sigma = self._sigma_at(name) if self._depth != "screen" and self._weights_of is None else None
                 unjudged = self._not_finite_verdict(name)
                 waits = name in self._waiting and not unjudged and (self._weights_of is None or name in self._weights_of)
                 judged = self._where_it_fits(partial(self._verdict, name, sigma)) if waits else None
@@ -279,14 +280,16 @@ class Judge:
         kind = self._network.table[name].kind
         if kind in GIVEN:
             return self._not_judged(name, self._values[name], _GIVEN)
-        observation = self._observation(name, sigma)
+        observation = self._observation(name)
         if not observation.count:
             why = _NO_FIRST_TOKEN if self._network.batch.mask.any() else _NONE_JUDGED
             return self._not_judged(name, observation.actual, why)
         reason = violation(observation, self._storage.smallest_normal) or self._reasons.get(name, "")
-        judgements, global_error = self._judgements(observation, sigma)
-        if global_error:
-            self._global_errors[name] = global_error.error
+        looked_up = LookedUpRows.of(observation)
+        judgements = self._judgements(observation, looked_up)
+        followed = None if sigma is None else self._followed(observation, looked_up, sigma)
+        if followed:
+            self._global_errors[name] = followed.error
         passes = any(local.passes for local in judgements) and not reason
         if observation.is_exact and not passes:
             reason = reason or difference_from_exact(observation.whole, self._storage)
@@ -294,9 +297,10 @@ class Judge:
             self._failed = True
             self._known |= {f.name for local in judgements for e in local.explanations for f in e.faults}
         role = None if passes else "origin"
-        if passes and self._failed and global_error:  # before any step has failed, no error beyond rounding arrives
-            role = error_role(observation, self._global_errors, self._hypotheses[0], self._alpha)
-        summary = global_error.summary if global_error else None
+        if passes and self._failed and followed:  # before any step has failed, no error beyond rounding arrives
+            block = observation.block(slice(0, self._rows_followed))
+            role = error_role(block, self._global_errors, self._hypotheses[0], self._alpha)
+        summary = followed.summary if followed else None
         explained = any(local.passes for local in judgements)  # Then only what must be zero is wrong, or a draw.
         described = () if explained else self._residual_sentences(observation, judgements)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, judgements[0], summary, reason)
@@ -304,31 +308,46 @@ class Judge:
 
     def _not_judged(self, name: str, actual: Captured, reason: str) -> tuple[Verdict, tuple[LocalJudgement, ...]]:
         """Return the verdict on an activation of which no element is judged; its global error counts as 0."""
-        self._global_errors[name] = np.zeros(actual.shape, np.float32)
+        followed = self._rows_followed
+        shape = actual.shape if followed == self._network.batch.size else (followed, *actual.shape[1:])
+        self._global_errors[name] = np.zeros(shape, np.float32)
         return Verdict(name, self._network.table[name].kind, "not_observed", reason=reason), ()
 
-    def _observation(self, name: str, sigma: Array | None) -> Observation:
+    def _observation(self, name: str) -> Observation:
         """Return the observation of an activation, with the activations before it: it must not be among its own ancestors."""
         captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         actual, truth = self._values[name], self._stored.get(name)
         on_device = None if isinstance(actual, np.ndarray) else self._on_device
-        return Observation(self._network, name, actual, captured, self._global_errors, truth, sigma, on_device)
+        return Observation(self._network, name, actual, captured, self._global_errors, truth, on_device)
 
-    def _judgements(self, observation: Observation, sigma: Array | None) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
-        """Return the local judgement under each hypothesis, and the global error; the latter only at full depth."""
-        looked_up = LookedUpRows.of(observation)
+    def _judgements(self, observation: Observation, looked_up: LookedUpRows | None) -> tuple[LocalJudgement, ...]:
+        """Return the local judgement under each hypothesis."""
         if looked_up:
-            found, error = self._judgements(looked_up.observation, looked_up.observation.sigma)
-            if any(local.passes for local in found):
-                return looked_up.in_whole(found, error)
+            of_rows = self._judgements(looked_up.observation, None)
+            if any(local.passes for local in of_rows):
+                return looked_up.in_whole(of_rows)
         if observation.is_exact:
-            exact = judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth)
-            return (exact,), None if sigma is None else GlobalError.of(observation.whole, sigma)
+            return (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
         if self._weights_of is not None:
-            return (judge_weights(observation, self._hypotheses, self._alpha),), None
-        if self._depth == "full":
-            return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known)
-        return screened_locally(observation, self._hypotheses, self._alpha), None
+            return (judge_weights(observation, self._hypotheses, self._alpha),)
+        if self._depth == "screen":
+            return screened_locally(observation, self._hypotheses, self._alpha)
+        return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known, self._depth)
+
+    def _followed(self, observation: Observation, looked_up: LookedUpRows | None, sigma: Array) -> GlobalError:
+        """Return the global error of the rows in which it is followed."""
+        if looked_up:
+            return looked_up.global_error(sigma)
+        return global_error(observation, sigma, self._rows_followed)
+
+    @cached_property
+    def _rows_followed(self) -> int:
+        """The number of the batch's first rows in which the global error is followed."""
+        batch, table = self._network.batch, self._network.table.values()
+        is_small = batch.size * batch.length * self._network.architecture.hidden_size <= SMALL
+        if is_small or self._depth == "exhaustive" or any(row.axes[:1] != ("batch",) for row in table):
+            return batch.size
+        return -(-batch.size // FOLLOWED)
 
     def _residual_sentences(self, observation: Observation, judgements: Sequence[LocalJudgement]) -> tuple[str, ...]:
         """Return sentences that describe a residual without explanation.

@@ -4,15 +4,17 @@ An activation that passes under every arithmetic is judged by its sums over bloc
 the whole activation (`failing_activation`), in memory.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from conformance.judge.block_totals import BlockTotals, block_totals
+from conformance.judge.depth import Depth
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction, possible_directions
 from conformance.judge.fault_effects import GrossEffects, filter_result, of_each_size
-from conformance.judge.global_error import GlobalError
+from conformance.judge.gate import judged_by_gate
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
 from conformance.judge.screen import local_of
@@ -26,11 +28,9 @@ def judge_locally(
     alpha: float,
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
-) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
-    """Return the judgement under each hypothesis that is needed, and the global error.
-
-    Only hypotheses with parents as captured are needed if the activation passes under them: unrounded parents give a larger sigma,
-    so it would pass with them as well.
+    depth: Depth = "exhaustive",
+) -> tuple[LocalJudgement, ...]:
+    """Return the judgement under each hypothesis that is needed, of a sample if the gate shows that every element passes.
 
     Args:
         observation: the activation.
@@ -38,24 +38,58 @@ def judge_locally(
         alpha: total false-alarm probability of the activation.
         unexposed_layers: the search for mistakes in unexposed layers.
         known: names of the faults that explained other activations; they are tried first.
+        depth: depth of the judgement, `full` or `exhaustive`.
     """
+
+    def exactly(part: Observation) -> tuple[LocalJudgement, ...]:
+        return _of_every_element(part, hypotheses, alpha, unexposed_layers, known)
+
+    judgements = judged_by_gate(observation, hypotheses, alpha, depth, exactly) or exactly(observation)
+    if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
+        return unexposed_layers.with_layer_filters(observation.in_memory, judgements)
+    return judgements
+
+
+class _Filtered(NamedTuple):
+    """The judgements with filters under the hypotheses with parents as captured, and what they are computed from."""
+
+    judgements: tuple[LocalJudgement, ...]
+    totals: Mapping[Hypothesis, BlockTotals]
+    gross: GrossEffects
+
+
+def _with_filters(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> _Filtered:
     captured = as_captured(hypotheses)
     near = possible_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
     whole = (direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near)
     directions = of_each_size(observation, list(whole), hypotheses[-1])
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max, hypotheses[-1])
-    found, global_error = block_totals(observation, gross, captured, observation.sigma)
-    judgements = tuple(_local(observation, h, directions, one, alpha) for h, one in zip(captured, found, strict=True))
-    if not all(local.passes for local in judgements):
-        passed = {local.arithmetic for local in judgements if local.passes}
-        unrounded = [hypothesis for hypothesis in still_needed(hypotheses, passed) if hypothesis not in captured]
-        others = block_totals(observation, gross, unrounded)[0] if unrounded else []
-        totals = dict(zip([*captured, *unrounded], [*found, *others], strict=True))
-        judgements = judge_whole(observation.in_memory, totals, alpha, gross, unexposed_layers, known)
-    if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
-        judgements = unexposed_layers.with_layer_filters(observation.in_memory, judgements)
-    return judgements, global_error
+    totals = dict(zip(captured, block_totals(observation, gross, captured), strict=True))
+    judgements = tuple(_local(observation, h, directions, of_blocks, alpha) for h, of_blocks in totals.items())
+    return _Filtered(judgements, totals, gross)
+
+
+def _of_every_element(
+    observation: Observation,
+    hypotheses: Sequence[Hypothesis],
+    alpha: float,
+    unexposed_layers: UnexposedLayers | None,
+    known: Collection[str],
+) -> tuple[LocalJudgement, ...]:
+    """Return the judgement under each hypothesis that is needed, with explanations if the activation fails.
+
+    Only hypotheses with parents as captured are needed if the activation passes under them: unrounded parents give a larger sigma,
+    so it would pass with them as well.
+    """
+    judgements, totals, gross = _with_filters(observation, hypotheses, alpha)
+    if all(local.passes for local in judgements):
+        return judgements
+    passed = {local.arithmetic for local in judgements if local.passes}
+    unrounded = [hypothesis for hypothesis in still_needed(hypotheses, passed) if hypothesis not in totals]
+    others = block_totals(observation, gross, unrounded) if unrounded else []
+    totals = {**totals, **dict(zip(unrounded, others, strict=True))}
+    return judge_whole(observation.in_memory, totals, alpha, gross, unexposed_layers, known)
 
 
 def _local(

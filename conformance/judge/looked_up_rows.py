@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.judge.evidence import LocalJudgement
-from conformance.judge.global_error import GlobalError
+from conformance.judge.global_error import GlobalError, global_error
 from conformance.judge.observation import Observation
 from conformance.model.batch import Ids
 from conformance.model.checkpoint import LazyWeights
+from conformance.numerics.formats import Array
 
 KIND = "word_lookup_gradient"
 
@@ -56,22 +57,21 @@ class LookedUpRows:
             batch=replace(batch, input_ids=numbers.reshape(batch.input_ids.shape)),
         )
         smaller.__dict__["table"] = network.table
-        # Sigma is the root mean square over all rows of the table, of which the others have none.
-        sigma = None if whole.sigma is None else whole.sigma * np.sqrt(len(whole.actual) / len(rows))
         truth = None if whole.truth is None else whole.truth[rows]
-        observation = replace(whole, network=smaller, actual=whole.actual[rows], truth=truth, sigma=sigma)
+        observation = replace(whole, network=smaller, actual=whole.actual[rows], truth=truth)
         return cls(observation, rows, whole.actual.shape)
 
-    def in_whole(
-        self, judgements: Sequence[LocalJudgement], error: GlobalError | None
-    ) -> tuple[tuple[LocalJudgement, ...], GlobalError | None]:
-        """Return the judgements of these rows and their global error as those of the whole gradient."""
-        placed = tuple(self._placed(local) for local in judgements)
-        if error is None:
-            return placed, None
+    def in_whole(self, judgements: Sequence[LocalJudgement]) -> tuple[LocalJudgement, ...]:
+        """Return the judgements of these rows as those of the whole gradient."""
+        return tuple(self._placed(local) for local in judgements)
+
+    def global_error(self, sigma: Array) -> GlobalError:
+        """Return the global error of the whole gradient; `sigma` is the root mean square over all rows of the table."""
+        of_rows = sigma * np.sqrt(self.shape[0] / len(self.rows))  # the others have none
+        error = global_error(self.observation, sigma=of_rows)
         whole = np.zeros(self.shape, np.float32)
         whole[self.rows] = error.error
-        return placed, replace(error, error=whole, sums=replace(error.sums, index=self._index(error.sums.index)))
+        return replace(error, error=whole, sums=replace(error.sums, index=self._index(error.sums.index)))
 
     def _placed(self, local: LocalJudgement) -> LocalJudgement:
         """Return a judgement with the index in the whole gradient, and without strips, whose places would be those of the rows."""

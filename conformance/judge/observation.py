@@ -148,8 +148,6 @@ class Observation:
         captured: activations that the candidate exposed before, as far as they are held.
         errors: the global errors of the captured activations, against the oracle's own forward pass.
         truth: the activation in the oracle's own forward pass, if it is stored.
-        sigma: the rounding error accumulated since the token ids; broadcasts to the activation. None if the global error is not
-            required.
         on_device: the network on the device where the activation is; None if it is in memory. Small parts of an activation are
             judged in memory in any case.
     """
@@ -160,7 +158,6 @@ class Observation:
     captured: Mapping[str, Captured]
     errors: Mapping[str, Single] = field(default_factory=dict)
     truth: Array | None = None
-    sigma: Array | None = None
     on_device: Network | None = None
 
     @property
@@ -272,7 +269,7 @@ class Observation:
 
     def block(self, rows: slice) -> Block:
         """Return the block of the given rows of the batch."""
-        if len(self.rows) == 1:
+        if rows.start == 0 and rows.stop >= self.network.batch.size:
             return self.whole
         return self._of_rows(rows, self.on_device)
 
@@ -316,13 +313,13 @@ class Observation:
 
     @cached_property
     def _probed(self) -> tuple[slice, int | None] | None:
-        """The batch row of the probe, and its number of tokens if it is not the whole row; None if the probe is the activation."""
+        """The batch rows of the probe, and its number of tokens if it is not whole rows; None if the probe is the activation."""
         if self.actual.size <= SMALL or not self.is_by_row or self.network.batch.size == 1:
             return None
         attended = self.network.batch.mask.cumprod(1).sum(1)  # length of the unpadded prefix
-        row = int(attended.argmax())
+        row, rows = int(attended.argmax()), -(-PROBED // self.network.batch.length)
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
-            return slice(row, row + 1), int(min(attended[row], PROBED))
+            return slice(row, row + rows), int(min(attended[row], PROBED))
         padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act only where there is padding
         return slice(int(padding.argmax()), int(padding.argmax()) + 1), None
 

@@ -43,7 +43,7 @@ class Part:
 
 def whole(observation: Observation) -> Part:
     """Return an activation as a part of itself."""
-    return Part(observation, np.arange(len(observation.actual)))
+    return Part(_reading(observation, ("batch",)), np.arange(len(observation.actual)))
 
 
 def judged_tokens(observation: Observation) -> Part | None:
@@ -66,7 +66,14 @@ def judged_tokens(observation: Observation) -> Part | None:
         return array.reshape(-1, 1, array.shape[-1]) if every else array[row, position][:, None]
 
     network = _with_batch(observation.network, Batch(np.zeros((row.size, 1), np.int64)))
-    return Part(_cut(observation, network, tokens), row, position)
+    return Part(_cut(_reading(observation, HIDDEN[:2]), network, tokens), row, position)
+
+
+def _reading(observation: Observation, axes: tuple[str, ...]) -> Observation:
+    """Return an observation with those captured activations alone whose first axes are these."""
+    table = observation.network.table
+    captured = {name: array for name, array in observation.captured.items() if table[name].axes[: len(axes)] == axes}
+    return replace(observation, captured=captured)
 
 
 def _with_batch(network: Network, batch: Batch) -> Network:

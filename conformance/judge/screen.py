@@ -6,7 +6,7 @@ filters, global error and explanations are omitted.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from conformance.judge.by_hand import passing_by_hand
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.fault_effects import GrossEffects
-from conformance.judge.gate import basis_of, can_be_gated, is_closed, sample_of
+from conformance.judge.gate import judged_by_gate
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import limits_for, limits_of
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.parts import judged_tokens, whole
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, still_needed
@@ -32,20 +31,11 @@ from conformance.oracle import Network
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis, of a sample if the gate shows that every element passes (`judge.gate`)."""
-    return (_by_gate(observation, legal, alpha) if can_be_gated(observation) else ()) or _screened_exactly(
-        observation, legal, alpha
-    )
 
+    def exactly(part: Observation) -> tuple[LocalJudgement, ...]:
+        return _screened_exactly(part, legal, alpha)
 
-def _by_gate(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
-    """Return the judgement of a sample under each hypothesis with parents as captured; none if the gate opens."""
-    part, captured = judged_tokens(observation) or whole(observation), as_captured(legal)
-    sample = sample_of(part)
-    share = len(sample.rows) / len(part.rows)
-    found = _screened(sample.observation, captured, alpha) if share < 1.0 else []
-    if not found or not all(local.passes for local in found) or not all(is_closed(part, each, alpha) for each in captured):
-        return ()
-    return tuple(replace(sample.in_whole(local), nll=local.nll / share, rests_on=basis_of(part)) for local in found)
+    return judged_by_gate(observation, legal, alpha, "screen", exactly) or exactly(observation)
 
 
 def _screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
@@ -80,7 +70,7 @@ def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: floa
     """Return the judgement under each hypothesis; each block is evaluated once for all of them."""
     if not legal:
         return []
-    found, _ = block_totals(observation, GrossEffects(observation, [], math.inf), legal)
+    found = block_totals(observation, GrossEffects(observation, [], math.inf), legal)
     return [_local(observation, hypothesis, totals, alpha) for hypothesis, totals in zip(legal, found, strict=True)]
 
 

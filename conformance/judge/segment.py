@@ -160,13 +160,13 @@ class Segment:
         return propagated(self.network.table, self.steps, leaves, lambda name: self._step_roundings(name, hypothesis.arithmetic))
 
     def least_noise(self, hypothesis: Hypothesis) -> tuple[Array, Array | float]:
-        """Return a lower bound of `propagate` for leaves as captured, and of `bound` (`Step.least_roundings`)."""
+        """Return a lower bound of the variance of `propagate`, and of `bound` (`Step.least_roundings`)."""
 
         def least(name: str) -> Roundings:
             model = hypothesis.arithmetic if name in self._stored else hypothesis.arithmetic.intermediate()
             return self.steps[name].least_roundings(model)
 
-        return propagated(self.network.table, self.steps, {}, least), least(self.name).bound
+        return propagated(self.network.table, self.steps, self.leaf_variance(hypothesis), least), least(self.name).bound
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Return the largest deterministic error of the last step."""

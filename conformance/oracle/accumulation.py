@@ -41,6 +41,7 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured, Single, as_array
+from conformance.numerics.functions import cumulative_sums
 from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.linear_maps import Matrix, rows_times
 
@@ -286,15 +287,26 @@ def _orders(y: Captured, sums: Captured, terms: np.float32, bias: Captured) -> C
 
 
 def squared_partial_sums(terms: Array, axis: int = -1) -> Array:
-    """Return Σ_k s_k² for the partial sums s_k of n terms added from the first to the last, or from the last to the first.
+    """Return Σ_k s_k² for the partial sums s_k of n terms added first to last, last to first, or in a random order.
 
-    The larger of the two is returned; `axis` remains, with length 1. The partial sums of the reverse order are y − s_{k−1}, with
+    The largest of the three is returned; `axis` remains, with length 1. The partial sums of the reverse order are y − s_{k−1}, with
     y = s_n, and their squares add up to Σ s_k² + y (n y − 2 Σ s_k + y).
     """
-    sums = np.cumsum(terms, axis)
-    y, total, length = terms.sum(axis, keepdims=True), sums.sum(axis, keepdims=True), terms.shape[axis]
-    more = y * ((length + 1.0) * y - 2.0 * total)
-    return as_array(np.square(sums, out=sums).sum(axis, keepdims=True) + np.maximum(more, 0.0))
+    if axis != -1:
+        return np.moveaxis(squared_partial_sums(np.moveaxis(terms, axis, -1)), -1, axis)
+    sums, length = cumulative_sums(terms), terms.shape[-1]
+    y, total = sums[..., -1:], sums.sum(-1, keepdims=True)
+    more = np.maximum(y * ((length + 1.0) * y - 2.0 * total), 0.0)
+    in_order = np.square(sums).sum(-1, keepdims=True) + more
+    return as_array(np.maximum(in_order, in_random_order(y, np.square(terms).sum(-1, keepdims=True), length)))
+
+
+def in_random_order(y: Array, squares: Array, length: int) -> Array:
+    """Return the mean of Σ_k s_k² over all orders of n terms t with the sum y and the sum of squares T: (n + 1) (2 y² + T)/6.
+
+    It is the sum over k of E s_k² = k/n · (T + (k − 1)/(n − 1) · (y² − T)), since E t_i t_j = (y² − T)/(n (n − 1)) for i ≠ j.
+    """
+    return as_array((length + 1.0) / 6.0 * (2.0 * np.square(y) + squares))
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:

@@ -55,18 +55,25 @@ class Norm(Step):
     @cached_property
     def inverse(self) -> Array:
         """The inverse standard deviation r = 1/√(σ² + ε), (..., 1)."""
-        variance = self.variance_of((self.summed - self.mean) ** 2)
+        variance = self.variance_of(np.square(self._shifted))
         return as_array(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
+
+    @cached_property
+    def _shifted(self) -> Array:
+        """x − μ, (..., H)."""
+        return self.summed - self.mean
 
     @cached_property
     def normal(self) -> Array:
         """The normalized values z = (x − μ) r, (..., H)."""
-        return (self.summed - self.mean) * self.inverse
+        return self._shifted * self.inverse
 
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        return self.site.parameters["weight"] * self.normal + self.site.parameters["bias"]
+        found = self.site.parameters["weight"] * self.normal
+        found += self.site.parameters["bias"]
+        return found
 
     @cached_property
     def normal_jacobian(self) -> LinearMap:
@@ -101,12 +108,12 @@ class Norm(Step):
         """Return the variance of the mean's error and of r's relative error, (..., 1) each, as derived in `roundings`."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         x, mean, n = self.summed, self.mean, self.summed.shape[-1]
-        centred = (x - mean) ** 2
+        centred = np.square(self._shifted)
         power = np.maximum(centred.sum(-1, keepdims=True) ** 2, np.finfo(np.float64).tiny)
         of_mean, share = squared_partial_sums(x) / n**2, squared_partial_sums(centred)
         if self.centred:
             left = self._largest_shift
-            shifted = x - mean + left
+            shifted = self._shifted + left
             squares, of_rest = shifted**2, squared_partial_sums(shifted) / n**2 + left**2
             rounded = np.square(squares.sum(-1, keepdims=True)) + n**2 * left**4 + 4.0 * (centred * squares).sum(-1, keepdims=True)
             share = np.maximum(share, squared_partial_sums(squares) + rounded + 4.0 * n**2 * left**2 * of_rest)
@@ -149,20 +156,30 @@ class Norm(Step):
         return Roundings(tuple(sources))
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the elementwise errors and that of the mean of a norm in two passes; all errors if the sum is stored."""
+        """Return the elementwise errors, and those of the mean and of r for sums in a random order; all if the sum is stored.
+
+        For the variance v of a row and m = μ − k, they are a²/3 · (m² n/3 + (m² + v)/6 + m²) and, relative to r, a²/3 · n/12 or
+        more, since Σ q_k² is at least q² n/3.
+        """
         if arithmetic.is_mixed:
             return self.roundings(arithmetic)
-        x, a2 = self.summed, arithmetic.accumulate.unit_roundoff**2 / 3.0
-        of_mean = squared_partial_sums(x) * (a2 / x.shape[-1] ** 2) * np.square(self.inverse)
-        variance = self._elementwise(arithmetic)
-        variance += of_mean * np.square(self.site.parameters["weight"])
-        return elementwise_roundings(variance)
+        a2, n = arithmetic.accumulate.unit_roundoff**2 / 3.0, self.summed.shape[-1]
+        left2, variance = np.square(self._largest_shift), 1.0 / np.square(self.inverse) - self.site.architecture.layer_norm_eps
+        of_mean = left2 * (n / 3.0 + 7.0 / 6.0) + np.maximum(variance, 0.0) / 6.0 if self.centred else 0.0
+        return elementwise_roundings(self._elementwise(arithmetic, a2 * of_mean * np.square(self.inverse), a2 * n / 12.0))
 
-    def _elementwise(self, arithmetic: Arithmetic) -> Array:
-        """Return the variance of the elementwise errors."""
+    def _elementwise(self, arithmetic: Arithmetic, of_mean: Array | float = 0.0, of_inverse: float = 0.0) -> Array:
+        """Return the variance of the elementwise errors of the result, and of these errors of μ r and relative errors of r."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        z, r, gamma = self.normal, self.inverse, self.site.parameters["weight"]
-        folded = a2 / u2 * ((self.summed * r) ** 2 + (self.mean * r) ** 2)
-        inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
-        own = u2 * inner + arithmetic.storage_rounding_variance(self.value)
-        return np.maximum(own, arithmetic.storage.floor_variance)
+        found, term = np.square(self.normal), np.multiply(self.summed, self.inverse)
+        found *= 3.0 * u2 + of_inverse
+        np.square(term, out=term)
+        term *= a2
+        found += term
+        found += a2 * np.square(self.mean * self.inverse) + of_mean
+        found *= np.square(self.site.parameters["weight"])
+        np.square(self.value, out=term)
+        term *= u2
+        found += term
+        found += arithmetic.storage_rounding_variance(self.value)
+        return np.maximum(found, arithmetic.storage.floor_variance, out=found)

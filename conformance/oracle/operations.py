@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from scipy.special import erf, erfc, expit
+from scipy.special import erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, as_array
-from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER
+from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, erf
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.linear import Linear
@@ -67,7 +67,7 @@ def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """
     r = arithmetic.storage.round
     for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
-        value = as_array(erf(argument))
+        value = erf(argument)
         sides = _sides(value, arithmetic.functions.error("erf", value, SINGLE), r)
         yield _nearest(actual, [r(x / 2.0 * r(1.0 + e)) for e in sides])
         yield _nearest(actual, [r(x / 2.0 + r(x / 2.0 * e)) for e in sides])

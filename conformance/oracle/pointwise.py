@@ -6,12 +6,12 @@ Dropout with a given mask is one as well, and its gradient has the same equation
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import erf, expit
+from scipy.special import expit
 
 from conformance.model.activations import rate_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured, as_array
-from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, gelu_argument, gelu_argument_slope
+from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, erf, gelu_argument, gelu_argument_slope
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.correlated_errors import CorrelatedErrors
@@ -62,7 +62,7 @@ class Gelu(Pointwise):
 
     @cached_property
     def _erf(self) -> Array:
-        return as_array(erf(self.parents[0] / np.sqrt(2.0)))
+        return erf(self.parents[0] / np.sqrt(2.0))
 
     @cached_property
     def value(self) -> Array:

@@ -19,7 +19,7 @@ from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import direction, possible_directions
 from conformance.judge.filters import is_gross, largest_element
-from conformance.judge.global_error import GlobalError
+from conformance.judge.global_error import global_error
 from conformance.judge.local_error import judge_locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
@@ -77,7 +77,7 @@ def test_a_judgement_in_blocks_equals_that_of_the_whole(golden: str, dtype: str,
 
     def judged(block: int) -> list[LocalJudgement]:
         monkeypatch.setattr(parts, "BLOCK", block)
-        return [local for o in observations(network, values) for local in judge_locally(o, hypotheses(dtype), ALPHA)[0]]
+        return [local for o in observations(network, values) for local in judge_locally(o, hypotheses(dtype), ALPHA)]
 
     whole, blocks = judged(parts.BLOCK), judged(1)
     assert len(next(observations(network, values)).rows) == network.batch.size > 1
@@ -93,9 +93,9 @@ def test_rows_and_values_that_repeat_between_blocks_share_their_noise(of: str, m
     twice = replace(network.batch, **{k: np.concatenate([v, v]) for k, v in network.batch.arrays().items()})
     network = Network(network.architecture, network.weights, twice)
     one = next(o for o in observations(network, correct(network, "bfloat16")) if o.name == f"encoder.layer.0.{of}")
-    whole, _ = judge_locally(one, legal, ALPHA)
+    whole = judge_locally(one, legal, ALPHA)
     monkeypatch.setattr(parts, "BLOCK", 1)
-    blocks, _ = judge_locally(Observation(network, one.name, one.actual, one.captured), legal, ALPHA)
+    blocks = judge_locally(Observation(network, one.name, one.actual, one.captured), legal, ALPHA)
     assert figures(blocks[0]) == pytest.approx(figures(whole[0]), rel=1e-4, abs=1e-3)
     apart, shared = (of_segment(one.whole.segment, legal[0], one.judged, apart=apart) for apart in (True, False))
     weights = np.ones(one.actual.shape) * one.judged
@@ -155,22 +155,29 @@ def test_the_effect_of_an_error_on_a_step_is_the_difference_of_the_values(golden
         assert np.abs(step.effect_of(*errors) - expected).max() <= room, (name, size)
 
 
+@pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("spoilt", [0.0, 0.5])
-def test_the_global_error_is_computed_without_a_second_forward_pass(spoilt: float) -> None:
+def test_the_global_error_is_computed_without_a_second_forward_pass(
+    spoilt: float, rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the first rows alone equals that of all rows there, in whatever blocks."""
     network = network_of("tiny", "float32")
     values = correct(network, "float32", "encoder.layer.0.attention.self.query", spoilt)
-    truth = dict(network.walk())
-    errors: dict[str, Array] = {}
+    truth, errors = dict(network.walk()), dict[str, Array]()
+    monkeypatch.setattr(parts, "BLOCK", 1)
     for name, actual in values.items():
+        if network.table[name].axes[:1] != ("batch",):
+            continue
         one = Observation(network, name, actual, {n: values[n] for n in errors}, errors)
-        global_error = GlobalError.of(one.whole, np.ones((1,) * actual.ndim))
-        errors[name] = global_error.error
-        expected = np.where(one.judged, actual - truth[name], 0.0)  # Padding does not count.
+        followed = global_error(one, np.ones((1,) * actual.ndim), rows)
+        errors[name] = followed.error
+        judged = one.judged[:rows]
+        expected = np.where(judged, (actual - truth[name])[:rows], 0.0)  # Padding does not count.
         largest = np.abs(expected).max()
-        assert np.abs(np.where(one.judged, global_error.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
-        assert global_error.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
-        rms = np.sqrt(np.mean(np.square(actual - truth[name])[one.judged]))
-        assert global_error.summary.rms == pytest.approx(rms, rel=4e-3, abs=1e-11), name
+        assert np.abs(np.where(judged, followed.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
+        assert followed.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
+        rms = np.sqrt(np.mean(np.square(expected[judged])))
+        assert followed.summary.rms == pytest.approx(rms, rel=4e-3, abs=1e-11), name
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

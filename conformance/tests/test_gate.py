@@ -1,4 +1,4 @@
-"""The gate of depth screen: it passes what the exact test passes, and opens for what the exact test fails."""
+"""The gate: it passes what the exact test passes, and opens for what the exact test fails or tells apart."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,15 +9,16 @@ import torch
 
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge.depth import visible_element
+from conformance.judge.depth import Depth, visible_element
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.segment import Segment
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import as_captured, hypotheses
+from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.oracle import Network
-from conformance.oracle.accumulation import squared_partial_sums
+from conformance.oracle.accumulation import in_random_order, squared_partial_sums
 
 LINEAR, NORM, ACTIVATION, CONTEXT, PROBS = (
     f"encoder.layer.2.{name}"
@@ -49,13 +50,13 @@ def values(correct: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() for name, value in correct.items()}
 
 
-def screened(network: Network, values: dict[str, Any]) -> dict[str, Verdict]:
-    judged = Judge(network, "float32", depth="screen").judge(values.items())
-    return {verdict.activation: verdict for verdict in select_arithmetic(judged)}
+def judged(network: Network, values: dict[str, Any], depth: Depth = "screen") -> dict[str, Verdict]:
+    found = Judge(network, "float32", depth=depth).judge(values.items())
+    return {verdict.activation: verdict for verdict in select_arithmetic(found)}
 
 
 def failing(network: Network, values: dict[str, Any]) -> list[str]:
-    return [name for name, verdict in screened(network, values).items() if verdict.outcome == "fail"]
+    return [name for name, verdict in judged(network, values).items() if verdict.outcome == "fail"]
 
 
 def rounding_error(network: Network, values: dict[str, Any], name: str, sigmas: float) -> torch.Tensor:
@@ -66,11 +67,48 @@ def rounding_error(network: Network, values: dict[str, Any], name: str, sigmas: 
     return torch.tensor(sigmas * np.sqrt(segment.propagate({}, hypothesis)) + segment.bound(hypothesis), dtype=torch.float32)
 
 
-def test_a_correct_candidate_passes_by_the_gate(network: Network, correct: dict[str, Any]) -> None:
-    verdicts = screened(network, correct)
+@pytest.mark.parametrize("depth", ["screen", "full"])
+def test_a_correct_candidate_passes_by_the_gate(network: Network, correct: dict[str, Any], depth: Depth) -> None:
+    verdicts = judged(network, correct, depth)
     assert all(verdict.outcome != "fail" for verdict in verdicts.values())
     bases = {name: verdicts[name].local.rests_on for name in (LINEAR, NORM, ACTIVATION, CONTEXT, PROBS)}  # type: ignore[union-attr]
     assert bases == {LINEAR: "projections"} | dict.fromkeys((NORM, ACTIVATION, CONTEXT, PROBS), "a lower bound of sigma")
+
+
+def test_every_element_is_tested_exactly_at_depth_exhaustive(network: Network, correct: dict[str, Any]) -> None:
+    verdicts = judged(network, correct, "exhaustive").values()
+    assert {verdict.local.rests_on for verdict in verdicts if verdict.local} == {"every element"}
+
+
+def test_filters_of_a_sample_tell_what_those_of_every_element_tell(network: Network, correct: dict[str, Any]) -> None:
+    """A mistake that every element together tells from rounding is told by the sample, or every element is tested."""
+    full, every = (judged(network, correct, depth) for depth in ("full", "exhaustive"))
+    sampled = 0
+    for name, verdict in every.items():
+        local, expected = full[name].local, verdict.local
+        if local and expected:
+            sampled += local.rests_on != "every element"
+            told = {f.name for f in local.filters if f.separable}
+            # √2: the sample's elements need not be typical of all. Of a gross mistake, no amplitude is computed.
+            subtle = {f.name for f in expected.filters if f.expected_z > 2.0**0.5 * SEPARABLE_Z and f.amplitude}
+            assert subtle <= told, name
+    assert sampled > 40
+
+
+@pytest.mark.parametrize("depth", ["full", "exhaustive"])
+def test_mistakes_of_large_activations_are_named(network: Network, depth: Depth) -> None:
+    def gelu(module: Any, inputs: Any, output: Any) -> Any:
+        return torch.nn.functional.gelu(inputs[0], approximate="tanh")
+
+    model = HuggingFace("eager").module(load_golden("minilm").checkpoint, dtype="float32")
+    layer: Any = model.get_submodule("bert.encoder.layer.2")
+    layer.output.LayerNorm.eps = 1e-5
+    layer.intermediate.intermediate_act_fn.register_forward_hook(gelu)
+    verdicts = judged(network, dict(run(model, network.batch.on("cpu"))), depth)
+    failures = {
+        name: verdict.local.named[0].name for name, verdict in verdicts.items() if verdict.outcome == "fail" and verdict.local
+    }
+    assert failures == {NORM: "epsilon", ACTIVATION: "gelu-variant"}
 
 
 @pytest.mark.parametrize("name", [NORM, ACTIVATION, CONTEXT, PROBS])
@@ -78,9 +116,9 @@ def test_a_single_element_beyond_its_limit_fails_at_a_step_that_is_not_linear(
     network: Network, values: dict[str, Any], name: str
 ) -> None:
     at = (1, 2, 1, 2) if name == PROBS else (1, 2, 3)
-    limit = screened(network, values)[name].local.max_threshold  # type: ignore[union-attr]
+    limit = judged(network, values)[name].local.max_threshold  # type: ignore[union-attr]
     values[name][at] += rounding_error(network, values, name, 2.0 * limit)[at]
-    (verdict,) = [v for v in screened(network, values).values() if v.outcome == "fail"][:1]
+    (verdict,) = [v for v in judged(network, values).values() if v.outcome == "fail"][:1]
     assert verdict.activation == name
     assert verdict.local
     assert verdict.local.rests_on == "every element"
@@ -130,8 +168,15 @@ def test_least_roundings_are_a_lower_bound_of_roundings(dtype: str) -> None:
                 assert np.all(least.bound <= np.asarray(most.bound) * (1.0 + 1e-12)), (name, hypothesis)
 
 
-def test_squared_partial_sums_are_those_of_the_larger_order() -> None:
-    terms = np.random.default_rng(0).standard_normal((3, 4, 9)) + 0.3
+def test_squared_partial_sums_are_the_largest_of_both_orders_and_of_the_mean_over_all() -> None:
+    rng = np.random.default_rng(0)
+    terms = rng.standard_normal((3, 4, 9)) + 0.3
+    shuffled = [np.square(np.cumsum(rng.permuted(terms, axis=-1), -1)).sum(-1, keepdims=True) for _ in range(4000)]
+    np.testing.assert_allclose(
+        np.mean(shuffled, 0), in_random_order(terms.sum(-1), np.square(terms).sum(-1), 9)[..., None], rtol=0.05
+    )
     for axis in (1, -1):
         orders = [np.square(np.cumsum(each, axis)).sum(axis, keepdims=True) for each in (terms, np.flip(terms, axis))]
-        np.testing.assert_allclose(squared_partial_sums(terms, axis), np.maximum(*orders), rtol=1e-12)
+        y, squares = (x.sum(axis, keepdims=True) for x in (terms, np.square(terms)))
+        largest = np.maximum(np.maximum(*orders), in_random_order(y, squares, terms.shape[axis]))
+        np.testing.assert_allclose(squared_partial_sums(terms, axis), largest, rtol=1e-12)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
+from conformance.judge.global_error import global_error
 from conformance.judge.judge import Judge
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
@@ -17,7 +18,7 @@ from conformance.oracle import Network
 from conformance.tests.judged_gradients import Changed, judged
 
 NAME = "bert.embeddings.word_embeddings.weight.grad"
-SIGMA = 1e-7  # of the whole gradient
+SIGMA = np.array(1e-7)  # of the whole gradient
 
 
 def _network(source: str) -> Network:
@@ -31,7 +32,7 @@ def _observation(network: Network, name: str, error: Array | float = 0.0) -> Obs
     step = network.step(name, *(captured[p].astype(np.float64) for p in network.table[name].parents))
     actual: Any = captured.pop(name)
     actual[...] = step.value + error
-    return Observation(network, name, actual, captured, {n: np.zeros_like(v) for n, v in captured.items()}, sigma=np.array(SIGMA))
+    return Observation(network, name, actual, captured, {n: np.zeros_like(v) for n, v in captured.items()})
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-3])
@@ -46,8 +47,8 @@ def test_the_judgement_of_the_rows_is_that_of_the_whole_gradient(size: float) ->
     assert rows.rows.tolist() == np.unique(network.batch.input_ids).tolist()
     assert 0 < len(rows.rows) < len(whole.actual)
     legal = hypotheses("float32")
-    (expected, *_), global_error = judge_locally(whole, legal, 1e-3)
-    (actual, *_), found = rows.in_whole(*judge_locally(rows.observation, legal, 1e-3))
+    expected, *_ = judge_locally(whole, legal, 1e-3)
+    actual, *_ = rows.in_whole(judge_locally(rows.observation, legal, 1e-3))
     assert actual.passes == expected.passes == (size == 0.0)
     assert actual.error == expected.error
     assert actual.error.index[0] in rows.rows
@@ -55,11 +56,10 @@ def test_the_judgement_of_the_rows_is_that_of_the_whole_gradient(size: float) ->
     assert actual.max_threshold < expected.max_threshold  # Fewer elements are judged.
     assert actual.nll == pytest.approx(expected.nll)
     assert [f.name for f in actual.filters] == [f.name for f in expected.filters]
-    assert found is not None
-    assert global_error is not None
-    np.testing.assert_array_equal(found.error, global_error.error)
-    assert found.sums.index == global_error.sums.index
-    assert found.sums.rms == pytest.approx(global_error.sums.rms)  # Sigma is pooled over the rows that have an error.
+    of_rows, of_whole = rows.global_error(SIGMA), global_error(whole, SIGMA)
+    np.testing.assert_array_equal(of_rows.error, of_whole.error)
+    assert of_rows.sums.index == of_whole.sums.index
+    assert of_rows.sums.rms == pytest.approx(of_whole.sums.rms)  # Sigma is pooled over the rows that have an error.
 
 
 def test_a_gradient_at_a_row_that_is_not_looked_up_fails_there() -> None:

@@ -130,5 +130,5 @@ def test_a_single_token_that_is_multiplied_by_its_position_is_no_copy() -> None:
     hidden = {n: value.astype(np.float32).astype(float) for n, value in oracle.walk() if n in oracle.table[name].parents}
     places = np.arange(1, 7, dtype=np.float32)[:, None] * batch.mask[:, :, None]
     actual = (next(iter(hidden.values())).astype(np.float32) * places).sum(1) / places.sum(1)
-    judged, _ = judge_locally(Observation(oracle, name, actual, hidden), hypotheses("float32"), 1e-8)
+    judged = judge_locally(Observation(oracle, name, actual, hidden), hypotheses("float32"), 1e-8)
     assert any(local.passes for local in judged)
