@@ -123,7 +123,7 @@ def _judge_passes(
     finally:
         verdicts += _first_mistakes(select_arithmetic(judged), {_label(one, requested): one.network for one in requested})
     on_batch = requested[-1].on_batch
-    if on_batch is not None and depth == "full" and all(termination.outcome == "pass" for termination in terminations.values()):
+    if on_batch is not None and depth != "screen" and all(termination.outcome == "pass" for termination in terminations.values()):
         again = partial(_verdicts_on_batch, on_batch, case, functions, unexposed_layers)
         named = named_on_further_rows(verdicts, {_label(one, requested): one.network for one in requested}, again)
         verdicts[:] = disambiguated(named, requested[-1].network, case.dtype, again)

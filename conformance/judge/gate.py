@@ -3,7 +3,7 @@
 The exact test, by residual, sigma and bound, and at full depth by the filters of mistakes, is made of a sample of the tokens, or of
 the rows of the batch where tokens interact. Of all elements,
 
-- a linear layer is verified by projections of its residual (`judge.projections`);
+- a linear layer, and its gradients, are verified by projections of the residual (`judge.projections`);
 - any other step is evaluated, and its residual is compared with a lower bound of sigma (`Step.least_roundings`). What is within its
   limits in units of this bound is within them in units of sigma.
 
@@ -25,13 +25,11 @@ from conformance.judge.evidence import Basis, LocalJudgement
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import SMALL, Observation
-from conformance.judge.parts import Part, judged_tokens, whole
-from conformance.judge.projections import is_verified
+from conformance.judge.parts import Part, features_of_gradient, judged_tokens, rows_of
+from conformance.judge.projections import is_verified, product_of
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.thresholds import SEPARABLE_Z, Limits
-from conformance.oracle.equations import EQUATIONS
-from conformance.oracle.linear import Linear
 
 # One token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold.
 SAMPLED = {"screen": 32, "full": 32}
@@ -55,7 +53,7 @@ def judged_by_gate(
     """
     if depth == "exhaustive" or not can_be_gated(observation):
         return ()
-    part = judged_tokens(observation) or whole(observation)
+    part = judged_tokens(observation) or features_of_gradient(observation) or rows_of(observation)
     sample = sample_of(part, SAMPLED[depth])
     share = len(sample.rows) / len(part.rows)
     if share == 1.0:
@@ -82,39 +80,29 @@ def loses_a_mistake(local: LocalJudgement, share: float) -> bool:
 
 
 def can_be_gated(observation: Observation) -> bool:
-    """Return whether an activation is large, in memory, without dropout masks, and computed row by row in a forward pass."""
-    network = observation.network
-    return (
-        observation.actual.size > SMALL and not (observation.on_device or network.kept or network.source) and observation.is_by_row
-    )
+    """Return whether an activation is large, in memory, without dropout masks, and computed row by row, of the batch or its own."""
+    if observation.actual.size <= SMALL or observation.on_device or observation.network.kept:
+        return False
+    return observation.is_by_row or features_of_gradient(observation) is not None
 
 
 def sample_of(part: Part, each: int) -> Part:
-    """Return one in `each`, the same in every run, to be tested exactly.
-
-    Of tokens, the first and last of each row are added; of rows, the least and the most padded are the first that are taken.
-    """
+    """Return the ends of a part and, at random, the same in every run, as many others as are left of one in `each`."""
     count = len(part.rows)
     drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)
-    if part.positions is None:
-        lengths = part.observation.network.batch.mask.sum(1)
-        ends = np.unique([lengths.argmin(), lengths.argmax()])
-        return part.at(np.unique(np.concatenate([ends, drawn[: max(-(-count // each) - len(ends), 0)]])))
-    first = np.flatnonzero(np.diff(part.rows, prepend=-1))
-    return part.at(np.unique(np.concatenate([drawn[: -(-count // each)], first, first - 1]) % count))
+    return part.at(np.unique(np.concatenate([part.ends, drawn[: max(-(-count // each) - len(part.ends), 0)]])))
 
 
 def basis_of(part: Part) -> Basis:
     """Return what shows that the elements pass of which the exact test is not made."""
-    is_linear = len(part.observation.steps) == 1 and EQUATIONS[part.observation.activation.kind] is Linear
-    return "projections" if is_linear and part.positions is not None else "a lower bound of sigma"
+    return "a lower bound of sigma" if product_of(part.observation) is None else "projections"
 
 
 def is_closed(part: Part, hypothesis: Hypothesis, alpha: float) -> bool:
     """Return whether every element is shown to be within the limits of the exact test under a hypothesis."""
-    if basis_of(part) == "projections":
-        return is_verified(part.observation, hypothesis)
-    observation = part.observation
+    observation, product = part.observation, product_of(part.observation)
+    if product is not None:
+        return is_verified(product, hypothesis.arithmetic)
     limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)
 
     def totals(rows: slice) -> tuple[float, float, int]:

@@ -1,4 +1,4 @@
-"""Parts of an activation that are judged like an activation: its judged tokens, some of these, or some rows of the batch."""
+"""Parts of an activation that are judged like an activation: tokens, rows of the batch, or rows of a weight's gradient."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +12,8 @@ from conformance.model.activation import HIDDEN
 from conformance.model.batch import Batch, Ids
 from conformance.numerics.formats import Captured
 from conformance.oracle import Network
+from conformance.oracle.equations import EQUATIONS
+from conformance.oracle.gradients.products import LinearGradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +22,15 @@ class Part:
 
     Attributes:
         observation: the activation at this part alone; so are the activations that it is computed from.
-        rows, positions: for each index of the part's first axis, its row of the batch, and its position if it is a token, (N,).
+        rows, positions: for each index of the part's first axis, that of the activation, and its position if it is a token, (N,).
+        ends: the indices of the part's first axis at which mistakes are likeliest, such as the first token of each row.
+        taken: function that returns an observation at some indices of the first axis.
     """
 
     observation: Observation
     rows: Ids
+    ends: Ids
+    taken: Callable[[Observation, Ids], Observation]
     positions: Ids | None = None
 
     def in_whole(self, local: LocalJudgement) -> LocalJudgement:
@@ -36,14 +42,15 @@ class Part:
 
     def at(self, numbers: Ids) -> "Part":
         """Return the part of this part with these indices of its first axis."""
-        network = _with_batch(self.observation.network, self.observation.network.batch.cut(numbers))
-        part = _cut(self.observation, network, lambda array: array[numbers])
-        return Part(part, self.rows[numbers], None if self.positions is None else self.positions[numbers])
+        positions = None if self.positions is None else self.positions[numbers]
+        return Part(self.taken(self.observation, numbers), self.rows[numbers], np.arange(0), self.taken, positions)
 
 
-def whole(observation: Observation) -> Part:
-    """Return an activation as a part of itself."""
-    return Part(_reading(observation, ("batch",)), np.arange(len(observation.actual)))
+def rows_of(observation: Observation) -> Part:
+    """Return an activation as the rows of its batch, of which the least and the most padded are the ends."""
+    lengths = observation.network.batch.mask.sum(1)
+    ends = np.unique([lengths.argmin(), lengths.argmax()])
+    return Part(_reading(observation, ("batch",)), np.arange(len(lengths)), ends, _with_rows)
 
 
 def judged_tokens(observation: Observation) -> Part | None:
@@ -66,7 +73,27 @@ def judged_tokens(observation: Observation) -> Part | None:
         return array.reshape(-1, 1, array.shape[-1]) if every else array[row, position][:, None]
 
     network = _with_batch(observation.network, Batch(np.zeros((row.size, 1), np.int64)))
-    return Part(_cut(_reading(observation, HIDDEN[:2]), network, tokens), row, position)
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    ends = np.unique(np.concatenate([first, first - 1]) % len(row))
+    return Part(_cut(_reading(observation, HIDDEN[:2]), network, tokens), row, ends, _with_rows, position)
+
+
+def features_of_gradient(observation: Observation) -> Part | None:
+    """Return the gradient of a linear layer's weight as its rows, one for each feature of the layer; None for other activations."""
+    if len(observation.steps) > 1 or EQUATIONS[observation.activation.kind] is not LinearGradient:
+        return None
+    return Part(observation, np.arange(len(observation.actual)), np.array([0, len(observation.actual) - 1]), _with_features)
+
+
+def _with_rows(observation: Observation, numbers: Ids) -> Observation:
+    network = _with_batch(observation.network, observation.network.batch.cut(numbers))
+    return _cut(observation, network, lambda array: array[numbers])
+
+
+def _with_features(observation: Observation, numbers: Ids) -> Observation:
+    of_result, inputs = observation.activation.parents
+    captured = {of_result: observation.captured[of_result][..., numbers], inputs: observation.captured[inputs]}
+    return replace(observation, actual=observation.actual[numbers], captured=captured)
 
 
 def _reading(observation: Observation, axes: tuple[str, ...]) -> Observation:

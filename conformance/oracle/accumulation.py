@@ -301,7 +301,7 @@ def squared_partial_sums(terms: Array, axis: int = -1) -> Array:
     return as_array(np.maximum(in_order, in_random_order(y, np.square(terms).sum(-1, keepdims=True), length)))
 
 
-def in_random_order(y: Array, squares: Array, length: int) -> Array:
+def in_random_order(y: Array, squares: Array, length: int | Array) -> Array:
     """Return the mean of Σ_k s_k² over all orders of n terms t with the sum y and the sum of squares T: (n + 1) (2 y² + T)/6.
 
     It is the sum over k of E s_k² = k/n · (T + (k − 1)/(n − 1) · (y² − T)), since E t_i t_j = (y² − T)/(n (n − 1)) for i ≠ j.

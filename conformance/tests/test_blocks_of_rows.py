@@ -202,7 +202,7 @@ def _numbers(dtype: str) -> Iterator[tuple[Observation, FilterResult]]:
     """Yield each number that is confirmed at a step of the second layer of `tiny`, as its filter, with the step."""
     network = network_of("tiny", dtype)
     for one in observations(network, correct(network, dtype)):
-        filters = judge_locally(one, hypotheses(dtype), ALPHA)[0][0].filters if one.activation.layer == 1 else ()
+        filters = judge_locally(one, hypotheses(dtype), ALPHA)[0].filters if one.activation.layer == 1 else ()
         for f in filters:
             parameter = BY_NAME[f.name].parameter
             if f.confirmed and parameter and parameter.quantity and math.isfinite(f.confirmed.deviation):
@@ -216,7 +216,7 @@ def _passes(one: Observation, found: FilterResult, times: float, dtype: str) -> 
     faulty = wrong.applied(found.confirmed.right + times * found.confirmed.deviation)
     assert faulty is not None
     actual: Any = FORMATS[dtype].stored(faulty.value)
-    return any(local.passes for local in judge_locally(replace(one, actual=actual), hypotheses(dtype), ALPHA)[0])
+    return any(local.passes for local in judge_locally(replace(one, actual=actual), hypotheses(dtype), ALPHA))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -86,7 +86,7 @@ def test_rounding_errors_that_cross_the_kink_of_a_relu_raise_no_alarm_where_its_
     observed = {inputs: values[inputs].astype(single), f"{layer}.intermediate.intermediate_act_fn.grad": upstream}
     observation = Observation(network, f"{layer}.intermediate.{name}", found, observed)
     assert ((found != 0.0) != (observation.whole.segment.value != 0.0)).any()
-    (local, *_), _ = judge_locally(observation, hypotheses("float32"), 1e-8)
+    local, *_ = judge_locally(observation, hypotheses("float32"), 1e-8)
     assert local.passes
 
 
@@ -177,7 +177,7 @@ def test_the_rms_of_nearly_equal_results_may_be_that_of_their_known_rounding_err
 
     def passing(gain: float) -> list[bool]:
         observation, legal = _nearly_equal_scores(dtype, seed, 0.05, gain), hypotheses(dtype)
-        judged = judge_locally(observation, legal, 1e-8)[0], screened_locally(observation, legal, 1e-8)
+        judged = judge_locally(observation, legal, 1e-8), screened_locally(observation, legal, 1e-8)
         return [local.passes for found in judged for local in found if local.hypothesis == "modular"]
 
     assert passing(1.0) == [True, True]
@@ -205,7 +205,7 @@ def test_a_bias_that_nearly_cancels_the_product_may_be_added_after_the_product_i
     actual = storage.round(storage.round(product) + storage.round(gain * own))
     network = Network(network.architecture, {**network.weights, bias: own}, network.batch)
     observation = Observation(network, name, actual, observed)
-    for judged in (judge_locally(observation, hypotheses(dtype), 1e-8)[0], screened_locally(observation, hypotheses(dtype), 1e-8)):
+    for judged in (judge_locally(observation, hypotheses(dtype), 1e-8), screened_locally(observation, hypotheses(dtype), 1e-8)):
         passing = {local.hypothesis for local in judged if local.passes} - {"native"}
         assert passing == ({BY_OPERATIONS} if gain == 1.0 else set())
     found = {one.activation: one.excess for one in screened(network, {**observed, name: actual}, dtype)}

@@ -98,7 +98,7 @@ def _role(direction: tuple[float, float] | None) -> str | None:
         error = np.broadcast_to(direction[0] * along + direction[1] * across, values[PARENT].shape)
     observation = Observation(network, NAME, values[NAME], {PARENT: values[PARENT]})
     errors = {PARENT: error.astype(np.float32), NAME: (error @ weights[WEIGHT].T).astype(np.float32)}
-    return error_role(observation, errors, hypotheses("float32")[0], 1e-8)
+    return error_role(observation.whole, errors, hypotheses("float32")[0], 1e-8)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import Accumulation, accumulation_variance
+from conformance.oracle.accumulation import Accumulation, accumulation_variance, in_random_order
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
 from conformance.oracle.linear_maps import LinearMap, Roundings
@@ -99,23 +99,8 @@ def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
     The sum is treated as a product with ones (`oracle.accumulation`), or as a sum in random order if that has larger errors.
     """
     in_order = Accumulation(np.ones((1, len(rows)), like=rows), rows).squares[0]
-    squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
+    squares = np.maximum(in_order, in_random_order(rows.sum(0), (rows**2).sum(0), len(rows)))
     return accumulation_variance(squares, rows.sum(0), len(rows), over_calls(arithmetic))
-
-
-def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
-    """Return the mean over all orders of summation of Σ s_k², where s_k are the partial sums of n terms t.
-
-    E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), and the sum over k is
-    y² (n + 1)(2n + 1)/(6n) + (n + 1)/6 (Σ t² − y²/n).
-
-    Args:
-        n: number of terms.
-        y: sum of the terms.
-        squares: sum Σ t² of their squares.
-    """
-    some = np.maximum(n, 1.0)
-    return as_array((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
 
 
 class LookupGradient(Step):
@@ -161,7 +146,7 @@ class LookupGradient(Step):
         y, n = self.value[read], counts[:, None].astype(np.float64)
         coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
         variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(
-            in_order, _at_random(n, y, terms)
+            in_order, in_random_order(y, terms, n)
         ) + arithmetic.storage_rounding_variance(y)
         full = np.full(table.shape, arithmetic.storage.floor_variance, like=table)
         full[read] = np.maximum(np.where(n > 1, variance, 0.0), full[read])
