@@ -34,7 +34,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bert-known-failures", metavar="FILE", help="a TOML file of checks that are known to fail")
     group.addoption("--bert-examples", type=_positive_integer, metavar="N", help="examples of each search (default: 20)")
     group.addoption(
-        "--bert-depth", choices=DEPTHS, default="full", help="screen: fails or not, and where; full: which mistake, too"
+        "--bert-depth",
+        choices=DEPTHS,
+        default="full",
+        help="screen: fails or not, and where; full: which mistake, too; exhaustive: the same, of every element",
     )
     group.addoption(
         "--bert-out",

@@ -60,7 +60,10 @@ def _add_extent(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn batches (default: 0)")
     parser.add_argument(
-        "--depth", choices=DEPTHS, default="full", help="screen: find failing steps; full: also identify the mistakes (default)"
+        "--depth",
+        choices=DEPTHS,
+        default="full",
+        help="screen: find failing steps; full: also identify the mistakes (default); exhaustive: the same, of every element",
     )
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache (see `cache --help`)")
     parser.add_argument(

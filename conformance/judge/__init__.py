@@ -6,6 +6,7 @@
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
   `judged_elements`, `looked_up_rows` and `effective_samples` (which elements count, and how many are independent).
   `exact_requirements` are those of elements that must be finite, zero or exactly right.
+- Large activations: `gate`, which tests a sample exactly (`parts`) and verifies the rest, products by `projections`.
 - The local error: `local_error`, by `block_totals`, `sums` and `filters`, for the faults of a segment, each a direction of
   `fault_directions` with `fault_effects`; `screen` is the same without filters.
 - The global error: `global_error`, which a step may amplify, with `sampled_sigma`, kept by `cache`.

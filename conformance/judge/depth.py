@@ -1,10 +1,10 @@
 """Depth of a judgement.
 
-`screen`    RMS and maximum of each step: pass or fail, and where. In half-precision formats it is less strict than `full`: a
-            mistake whose effect lies within the sigma of the widest legal arithmetic in every layer fails only by being named, and
-            `screen` names no mistakes.
-`full`      filters, explanations and the global error as well.
-`exhaustive` the same, of every element.
+`screen`      RMS and maximum of each step: pass or fail, and where. In half-precision formats it is less strict than `full`: a
+              mistake whose effect lies within the sigma of the widest legal arithmetic in every layer fails only by being named,
+              and `screen` names no mistakes.
+`full`        filters, explanations and the global error as well.
+`exhaustive`  the same, of every element.
 
 At the first two, not every element of a large activation is tested exactly (`judge.gate`), and its global error is that of one row
 of the batch in eight.

@@ -188,7 +188,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
         alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
         anatomy: sentences on an error that no fault explains; else closed forms of the faults' numbers, as `0.25 = 1/√16`.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; otherwise empty.
-        rests_on: what the judgement rests on: `every element` or, of large activations at depth screen, `a lower bound of sigma` or
+        rests_on: what the judgement rests on: `every element` or, of large activations, `a lower bound of sigma` or
             `projections` (`judge.gate`); empty if there is none.
     """
 
