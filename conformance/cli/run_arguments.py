@@ -63,7 +63,7 @@ def _add_extent(parser: argparse.ArgumentParser) -> None:
         "--depth",
         choices=DEPTHS,
         default="full",
-        help="screen: find failing steps; full: also identify the mistakes (default); exhaustive: the same, of every element",
+        help="screen: find failing steps; full: also identify mistakes (default); exhaustive: the same, of every element",
     )
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache (see `cache --help`)")
     parser.add_argument(
