@@ -149,6 +149,14 @@ class Sum(Step):
         own = sum_variance(self.parents, arithmetic)
         return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
 
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the errors of additions from left to right alone, of which a library call rounds the last to storage."""
+        u2, partial, variance = arithmetic.elementwise_format.unit_roundoff**2 / 3.0, self.parents[0], np.zeros_like(self.value)
+        for parent in self.parents[1:]:
+            partial = partial + parent
+            variance += u2 * np.square(partial)
+        return elementwise_roundings(np.maximum(variance, arithmetic.storage.rounding_variance(self.value), out=variance))
+
 
 def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
     """Return the error variance of adding up n parents in any order: u²/3 · partial² for each addition.

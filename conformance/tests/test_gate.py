@@ -146,10 +146,11 @@ def test_a_projection_that_overflows_opens_the_gate(network: Network, values: di
 
 
 def steps_of(golden: str, dtype: str) -> Iterator[tuple[str, Any]]:
+    """Yield the steps of a forward and a backward pass."""
     loaded = load_golden(golden)
-    network = Network(
-        loaded.checkpoint.architecture, rounded_weights(loaded.checkpoint, dtype), next(iter(loaded.batches.values()))
-    )
+    batch = next(batch for batch in loaded.batches.values() if batch.class_labels is not None)
+    weights = rounded_weights(loaded.checkpoint, dtype)
+    network = Network(loaded.checkpoint.architecture, weights, batch, source="classifier.loss")
     held: dict[str, Any] = {}
     for name, row in network.table.items():
         step = network.step(name, *(held[parent] for parent in row.parents))

@@ -45,10 +45,14 @@ class LinearBackward(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the rounding errors derived in `oracle.accumulation`, with the sum taken over the output features."""
-        return elementwise_roundings(self._accumulated(arithmetic))
+        return elementwise_roundings(self._variance(self._accumulation.squares, arithmetic))
 
-    def _accumulated(self, arithmetic: Arithmetic) -> Array:
-        squares = self._accumulation.squares
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the rounding errors of terms that are added in a random order."""
+        return elementwise_roundings(self._variance(self._accumulation.in_random_order, arithmetic))
+
+    def _variance(self, squares: Array, arithmetic: Arithmetic) -> Array:
+        """Return the variance of the errors, given Σ_k s_k²."""
         return accumulation_variance(squares, self._accumulation.product, self.parents[0].shape[-1], arithmetic)
 
 
@@ -76,10 +80,9 @@ class FirstTokenLinearBackward(LinearBackward):
         (inner,) = super().jacobians()
         return (LinearMap(lambda v: self._placed(inner.variance(v)), lambda u: inner.adjoint(u[:, 0])),)
 
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors of the first token; at the other tokens, only the format's floor variance is left."""
-        own = self._placed(self._accumulated(arithmetic))
-        return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
+    def _variance(self, squares: Array, arithmetic: Arithmetic) -> Array:
+        """Return the variance of the first token's errors; at the other tokens, only the format's floor variance is left."""
+        return np.maximum(self._placed(super()._variance(squares, arithmetic)), arithmetic.storage.floor_variance)
 
 
 class _SumOverTokens(Product):
