@@ -64,7 +64,7 @@ class Subject:
         self._checkpoint, batch = network(layers, size)
         self._dtype, self._device, self._given = dtype, device, batch.on(device)
         self._model = HuggingFace("eager").module(self._checkpoint, device, dtype)
-        self._network = Network(self._checkpoint.architecture, rounded_weights(self._checkpoint, dtype), batch)
+        self.network = Network(self._checkpoint.architecture, rounded_weights(self._checkpoint, dtype), batch)
 
     def plain(self) -> None:
         """Run a forward pass without hooks, and wait for it."""
@@ -95,8 +95,8 @@ class Subject:
             SystemExit: the candidate, which is correct, fails, or nothing is judged.
         """
         arithmetic = representative_hypothesis(self._dtype, self._device).arithmetic
-        sigma = cache.cached_sigma(self._network, arithmetic, self._checkpoint)
-        judge = Judge(self._network, self._dtype, self._device, depth=depth, sigma=sigma, on=on)
+        sigma = cache.cached_sigma(self.network, arithmetic, self._checkpoint)
+        judge = Judge(self.network, self._dtype, self._device, depth=depth, sigma=sigma, on=on)
         verdicts = list(select_arithmetic(judge.judge(self.results())))
         failed = [v.activation for v in verdicts if v.outcome == "fail"]
         if failed or not any(v.outcome == "pass" for v in verdicts):
@@ -116,7 +116,7 @@ class Backward(Subject):
         self._model = cast(Any, runner.module)
         golden = golden_of("base", self._checkpoint, {"one": batch})
         (self._pass,) = backward_passes_of(runner, golden, Case("hf-eager", "base"))
-        self._network = self._pass.network
+        self.network = self._pass.network
 
     def plain(self) -> None:
         """Run a forward pass, the loss, and a backward pass to every parameter, without hooks."""

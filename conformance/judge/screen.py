@@ -33,12 +33,12 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     """Return the judgement under each hypothesis, of a sample if the gate shows that every element passes (`judge.gate`)."""
 
     def exactly(part: Observation) -> tuple[LocalJudgement, ...]:
-        return _screened_exactly(part, legal, alpha)
+        return screened_exactly(part, legal, alpha)
 
     return judged_by_gate(observation, legal, alpha, "screen", exactly) or exactly(observation)
 
 
-def _screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
+def screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
     """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
     found = _screened(observation, as_captured(legal), alpha)
     passed = {local.arithmetic for local in found if local.passes}

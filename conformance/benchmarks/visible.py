@@ -1,0 +1,88 @@
+"""The smallest error of a part of an activation that is seen, at each depth: `python -m conformance.benchmarks.visible`.
+
+The candidate is Hugging Face's BERT of base width with one layer (batch 8, length 128, float32), correct but for an error that is
+added to one element, token, feature, head or position of one activation, in the sigma of each element, or for one weight or bias of
+a linear layer, relative to its size. The error is halved from 2^16 on as long as the exact test is made and fails. Filters see a
+mistake that they are made for earlier; they are not counted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.benchmarks.harness import parser, publish, table
+from conformance.benchmarks.subject import Subject
+from conformance.judge.depth import DEPTHS, Depth
+from conformance.judge.gate import judged_by_gate
+from conformance.judge.judge import tests_of
+from conformance.judge.observation import Observation
+from conformance.judge.screen import screened_exactly
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
+from conformance.numerics.thresholds import sidak_share
+
+PAGE = Path(__file__).with_name("VISIBLE.md")
+LAYER, LARGEST, SMALLEST = "encoder.layer.0.", 2.0**16, 2.0**-4
+PLACES: Mapping[str, tuple[str, Any]] = {
+    "element of a linear layer": ("intermediate.dense", (1, 20, 5)),
+    "element of a LayerNorm": ("output.LayerNorm", (1, 20, 5)),
+    "element of GELU": ("intermediate.intermediate_act_fn", (1, 20, 5)),
+    "probability": ("attention.self.probs", (1, 2, 20, 5)),
+    "element of the context": ("attention.self.context", (1, 20, 5)),
+    "token of a linear layer": ("intermediate.dense", (1, 20)),
+    "feature of a linear layer": ("intermediate.dense", (slice(None), slice(None), 5)),
+    "position of a linear layer": ("intermediate.dense", (slice(None), 20)),
+    "head of the context": ("attention.self.context", (slice(None), slice(None), slice(0, 64))),
+}
+
+
+def seen_from(observation: Observation, error: Array, depth: Depth) -> float:
+    """Return the smallest multiple of an error, a power of two, with which an activation fails; infinite if the largest does not."""
+    legal, alpha, size = hypotheses("float32"), sidak_share(tests_of(observation.network)), LARGEST
+
+    def fails(by: float) -> bool:
+        actual: Any = (observation.actual + by * error).astype(np.float32)
+        spoilt = Observation(observation.network, observation.name, actual, observation.captured)
+        exactly: Callable[[Observation], Any] = lambda part: screened_exactly(part, legal, alpha)  # noqa: E731
+        return not any(local.passes for local in judged_by_gate(spoilt, legal, alpha, depth, exactly) or exactly(spoilt))
+
+    while size >= SMALLEST and fails(size):
+        size /= 2.0
+    return 2.0 * size if size < LARGEST else float("inf")
+
+
+def observations() -> Mapping[str, Observation]:
+    """Return the activations of the layer."""
+    subject, seen, found = Subject(1), dict[str, Any](), {}
+    for name, value in subject.results():
+        found[name.removeprefix(LAYER)] = Observation(subject.network, name, value.numpy(), dict(seen))
+        seen[name] = value.numpy()
+    return found
+
+
+def rows() -> Iterator[tuple[object, ...]]:
+    """Yield the part, its unit and the smallest visible error at each depth."""
+    every = observations()
+    for part, (name, at) in PLACES.items():
+        observation, error = every[name], np.zeros(every[name].actual.shape)
+        error[at] = observation.whole.noise(hypotheses("float32")[0]).sigma[at]
+        yield part, "σ", *(f"{seen_from(observation, error, depth):g}" for depth in DEPTHS)
+    dense = every["intermediate.dense"]
+    (inputs,) = (dense.captured[parent] for parent in dense.activation.parents)
+    parameters = dense.network.site(dense.name).parameters
+    for part, change in (("weight", inputs[..., 7] * parameters["weight"][5, 7]), ("bias", parameters["bias"][5])):
+        error = np.zeros(dense.actual.shape)
+        error[..., 5] = change * 2.0**-24
+        yield f"{part} of a linear layer", "2⁻²⁴ of it", *(f"{seen_from(dense, error, depth):g}" for depth in DEPTHS)
+
+
+def main() -> None:
+    """Measure and print the table; `--write` also saves it."""
+    chosen = parser(__doc__, PAGE, parallel=False).parse_args()
+    publish(PAGE, "The smallest visible error", table(("part", "unit", *DEPTHS), rows()), write=chosen.write)
+
+
+if __name__ == "__main__":
+    main()
