@@ -14,8 +14,8 @@ from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.report.difference.difference import compare
 from conformance.tests.commands import Command
-from conformance.tests.sample_records import write_lines
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
+from conformance.tests.sample_records import write_lines
 
 TINY = load_golden("tiny")
 BAD = "conformance.tests.test_diff_report_trace_replay:bad"

@@ -25,8 +25,8 @@ from conformance.oracle.accumulation import Accumulation
 from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.to_records import results_of
-from conformance.tests.sample_records import write_lines
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
+from conformance.tests.sample_records import write_lines
 
 
 def _raises(error: Any) -> Any:

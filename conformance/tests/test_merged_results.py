@@ -1,11 +1,9 @@
 """Several results files merged into one, and edited ones: what is missing, contradicts or no longer follows is reported."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from conformance.cli import main
@@ -13,7 +11,7 @@ from conformance.errors import UsageError
 from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
 from conformance.results.merge import merged
-from conformance.results.records import CaseRecords, GoldenRecord, Results
+from conformance.results.records import GoldenRecord, Results
 from conformance.results.shards import RunRecords
 from conformance.tests.commands import FAILING, Command
 from conformance.tests.sample_records import activation, checked, header, run
