@@ -53,10 +53,10 @@ def _acting(parts: Mapping[str, T], without: Callable[[Collection[T]], AbstractC
     for names in groups.values():
         with without([parts[name] for name in names]):
             try:
-                changes = not _equal(usual, _tensors(run))
-            except Exception:  # the module does not run without them
-                changes = True
-        if changes and _equal(usual, _tensors(run)):
+                changed = _tensors(run)
+            except Exception:  # the module does not run without them: they are part of it
+                continue
+        if not _equal(usual, changed) and _equal(usual, _tensors(run)):
             acting += names
     return acting
 

@@ -150,6 +150,23 @@ def test_a_forward_hook_that_changes_values_is_named_and_one_that_does_not_confo
     assert check(_hooked(1.0), "tiny", depth="screen").outcome == "pass"
 
 
+def test_a_hook_by_which_a_wrong_module_works_is_not_named() -> None:
+    class Shifted(Bert):
+        def forward(self, *inputs: Tensor) -> Tensor:
+            return super().forward(*inputs) + self.seen.pop().mean()
+
+    def made(a: Any) -> nn.Module:
+        model: Any = build(a)
+        model.__class__, model.seen = Shifted, []
+        model.embedding.register_forward_hook(lambda _module, _inputs, output: model.seen.append(output))
+        return model
+
+    logits = {**making_bert.activations, "": "cls.predictions.decoder"}
+    del logits["lm_head.unembedding"]
+    result = check(replace(making_bert, build=made, activations=logits), "tiny", depth="screen")
+    assert (result.outcome, result.note) == ("fail", "")
+
+
 def test_a_mapped_module_with_an_active_adapter_is_named() -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     from conformance import golden_of, load_golden
