@@ -5,7 +5,7 @@
   trace (`recorded`) or a program in any language (`command`). `source_imports` reads, before that, whether it needs a package that
   is slow to import.
 - Torch modules: `torch_implementation` builds a candidate from a table of parameters, in `layouts`, and a table of activations, in
-  `output_map`; `table_messages` are on entries that do not fit, and `live_adapters` on adapters that the checkpoint lacks.
+  `output_map`; `table_messages` are on entries that do not fit, and `uncovered` on what acts and is not in the checkpoint.
 - Capture: `capture` of activations and `capture_gradients` of a backward pass or of a step of a training loop, by hooks.
   `hook_effects` finds the modules that hooks change, which are also run without them.
 - What a runner yields: `arrays` converts it to pairs of a name and an array, and reads arrays of any library. `returned_value`

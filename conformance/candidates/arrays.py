@@ -17,7 +17,8 @@ T = TypeVar("T")
 # Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
 UNCOMPARED = "the returned value"  # what of it was not compared with activations
 GUESSED = "the mapping"  # what of it no value confirms
-NOTES = (UNCOMPARED, GUESSED)
+UNCOVERED = "parameters and hooks"  # which of them change the result, and hold nothing of the checkpoint
+NOTES = (UNCOVERED, UNCOMPARED, GUESSED)
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 

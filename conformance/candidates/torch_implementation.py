@@ -27,15 +27,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from conformance.candidates.arrays import UNCOVERED, Unreadable
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
-from conformance.candidates.live_adapters import low_rank_pairs, require_inactive
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.returned_value import ReturnedValue
 from conformance.candidates.table_messages import absent_tensor, folded, hint, is_of_another_architecture, never_drops
+from conformance.candidates.uncovered import uncovered
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import Architecture
@@ -175,15 +176,17 @@ class TorchImplementation:
         module, taps, show = self._tapped(checkpoint, device, dtype)
         a, compiles_hooks = checkpoint.architecture, self._compiles_hooks
         ignored = {name: p for name, p in module.named_parameters() if _matches(name, self.ignored)}
-        adapter = low_rank_pairs(ignored, a.hidden_size)
+        of_first: list[str] = []
 
         def called(batch: Any) -> dict[str, Any]:
             with eager_if(compiles_hooks):
                 return self._called(module, batch, a)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
-            if adapter:
-                require_inactive(module, adapter, lambda: self.call(module, batch))
+            if not of_first:
+                of_first.append(uncovered(module, ignored, lambda: captured(module, taps, lambda: called(batch))))
+            if of_first[0]:
+                yield UNCOVERED, Unreadable(of_first[0])
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)

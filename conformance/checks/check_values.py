@@ -130,7 +130,7 @@ def _judge_passes(
     termination = _together(terminations, verdicts, golden.batches)
     if termination.outcome == "pass":  # then values confirm the mapping
         return replace(termination, note=notes.get(UNCOMPARED, ""))
-    return replace(termination, note="; ".join(notes.values()))
+    return replace(termination, note="; ".join(notes[name] for name in NOTES if name in notes))
 
 
 def _judge_of(

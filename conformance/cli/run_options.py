@@ -82,17 +82,21 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
     `CandidateNameError` if there is no such candidate.
 
     Raises:
-        UsageError: all names of one kind (candidates, goldens, dtypes, device) are invalid, so that nothing can be run; or a
-            pattern matches no check.
+        UsageError: a candidate, golden, dtype or device has a name that does not exist, or a pattern matches no check; the message
+            has a line for each name.
     """
-    _require_any(options.implementations, require_known)
-    _require_any(options.dtypes, format_named)
-    _require_any([options.device], require_name)
-    _require_any([name for name, own in options.goldens.items() if own is None], located)
+    _holding(options.dtypes, format_named)
+    _holding([options.device], require_name)
+    _holding([name for name, own in options.goldens.items() if own is None], located)
     names = options.implementations or list(dict.fromkeys(r.name for r in registered()))
     checks = checks_of(options.checks)
     alone = {"values", "outputs"} & {check.name for check in checks} == {"values"}  # for instrumented candidates, outputs are added
-    instrumented = _holding([name for name in names if alone or is_object(name)], names, is_instrumented)
+
+    def is_judged_twice(name: str) -> bool:
+        require_known(name)
+        return (alone or is_object(name)) and is_instrumented(name)
+
+    instrumented = _holding(names, is_judged_twice)
     published = {name for name, own in options.goldens.items() if own and published_of(own)}
     found = []
     for name in names:
@@ -121,24 +125,18 @@ def checks_of(patterns: Sequence[str]) -> list[Check]:
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
 
 
-def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
-    """Raise the errors if all names are invalid, since a misspelling must not overwrite earlier results."""
-    _holding(names, names, lambda name: require(name) is None)
+def _holding(names: Sequence[str], condition: Callable[[str], object]) -> set[str]:
+    """Return the names for which a condition holds; raise the errors of all names for which it raises `UsageError`.
 
-
-def _holding(asked: Sequence[str], names: Sequence[str], condition: Callable[[str], bool]) -> set[str]:
-    """Return the names for which a condition holds. A name for which it raises `UsageError` is invalid.
-
-    Raises:
-        UsageError: all of `names` are invalid; the message has a line for each.
+    Nothing is run if a name is misspelt, since the results without it would replace earlier ones.
     """
-    found, errors = set(), {}
-    for name in asked:
+    found, errors = set(), dict[str, None]()
+    for name in names:
         try:
             if condition(name):
                 found.add(name)
         except UsageError as error:
-            errors[name] = str(error)
-    if names and len(errors) == len(set(names)):
-        raise UsageError("\n".join(dict.fromkeys(errors.values())))
+            errors[str(error)] = None
+    if errors:
+        raise UsageError("\n".join(errors))
     return found

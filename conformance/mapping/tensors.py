@@ -93,6 +93,7 @@ ALONE = (
     Form("per_head(transposed({}))", 1, lambda name: per_head(transposed(name)), True),
     Form("per_head(transposed({}), axis=1)", 1, lambda name: per_head(transposed(name), axis=1), True),
     _permuted("per_head({})", 1, per_head, (0, 2, 1)),
+    _permuted("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), (1, 0, 2)),
 )
 FORMS = (*ALONE, *_several(2), *_several(3))
 

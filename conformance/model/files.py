@@ -5,6 +5,7 @@ takes at most 5 s and 1 GiB; `python -m conformance.benchmarks.readers --full` m
 """
 
 import atexit
+import fcntl
 import json
 import os
 import shutil
@@ -161,13 +162,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 def private_copy(path: Path, limit: int) -> Iterator[Path]:
     """Yield the path of a copy of a file of at most `limit` bytes of arrays, by which it can be opened or memory-mapped.
 
-    The copy has no name in any folder, so that no other program, such as a candidate, changes or truncates what is mapped. It
-    exists as long as the context or a mapping of it does.
+    The copy is in memory, has no name, and is sealed against truncation, which would end a process that has it mapped by SIGBUS: a
+    candidate of this process could do it, too. It exists as long as the context or a mapping of it does.
     """
     _require_arrays(path, limit)
-    with path.open("rb") as original, tempfile.TemporaryFile(dir=os.environ.get(SCRATCH)) as copy:
+    in_memory = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(in_memory, "wb") as copy, path.open("rb") as original:
         shutil.copyfileobj(original, copy, _PIECE)
         copy.flush()
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         yield Path(f"/proc/self/fd/{copy.fileno()}")
 
 

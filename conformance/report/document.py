@@ -1,5 +1,8 @@
 """Blocks of a report: plain values that the renderers `terminal`, `markdown` and `html` turn into text.
 
+The texts of a document have no control characters and no bidirectional marks, wherever they are from: these are escaped when the
+document is made. Renderers escape what is markup in their format.
+
 To add a kind of block:
 
 1. Define a dataclass here and add it to the union `Block`; if it contains blocks, handle it in `in_text` too.
@@ -7,7 +10,10 @@ To add a kind of block:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from conformance.names import printable, printable_lines
 
 ROWS = 20  # rows of a group that the terminal and Markdown show; JSON and HTML show all
 
@@ -270,7 +276,7 @@ class Code:
     """
 
     text: str
-    language: str = "text"
+    language: Literal["text", "python", "json"] = "text"
     wrapped: bool = False
 
 
@@ -347,6 +353,24 @@ class Document:
     title: str
     blocks: Blocks
     tone: str = ""
+
+    def __post_init__(self) -> None:
+        """Escape unprintable characters."""
+        for name in ("title", "blocks"):
+            object.__setattr__(self, name, _printable(getattr(self, name)))
+
+
+def _printable(part: Any) -> Any:
+    """Return a part of a document with each of its texts on one line and printable; only code has several lines."""
+    if isinstance(part, str):
+        return printable(part)
+    if isinstance(part, tuple):
+        return tuple(map(_printable, part))
+    if isinstance(part, Code):
+        return replace(part, text="\n".join(printable_lines(part.text)))
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{field.name: _printable(getattr(part, field.name)) for field in fields(part)})
+    return part
 
 
 def in_text(blocks: Iterable[Block]) -> Iterator[Block]:

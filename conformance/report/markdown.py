@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from conformance.names import printable, printable_lines
 from conformance.report.document import (
     Block,
     Code,
@@ -37,7 +36,7 @@ def markdown(document: Document) -> str:
 
 def cell(text: str) -> str:
     """Return the text on one line, escaped so that it cannot end a table cell or be read as HTML or Markdown."""
-    flat = printable(" ".join(text.split()))
+    flat = " ".join(text.split())
     parts = _SPAN.split(flat)  # texts and, between them, the contents of spans of code
     return _FIRST.sub(r"\1\\\2", "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts)))
 
@@ -107,7 +106,7 @@ def _token(token: Token) -> str:
 def _fenced(language: str, text: str) -> list[str]:
     """Return a fenced code block whose fence is longer than any run of backticks in the text."""
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
-    return [f"{fence}{language}", *printable_lines(text), fence]
+    return [f"{fence}{language}", *text.split("\n"), fence]
 
 
 def mermaid(diagram: Diagram) -> str:

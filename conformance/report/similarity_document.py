@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from conformance.judge.cosines import RankChange, RankComparison
-from conformance.names import printable
 from conformance.report.document import Blocks, Column, Document, Headline, Paragraph, tabled
 
 _COLUMNS = (
@@ -46,5 +45,4 @@ def _row(change: RankChange, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    shown = printable(text)
-    return shown if len(shown) <= _WIDTH else f"{shown[: _WIDTH - 1]}…"
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"

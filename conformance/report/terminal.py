@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from conformance.names import printable, printable_lines
 from conformance.report.document import (
     Block,
     Code,
@@ -95,7 +94,7 @@ def wrapped(document: Document, width: int) -> Iterator[Text]:
 def line(text: str, style: str = "", indent: int = 0, hang: int | None = 2) -> Line:
     """Return a line in one style; leading spaces of the text add to its indentation."""
     rendered = text.lstrip(" ")
-    return Line(((printable(rendered), style),), indent + len(text) - len(rendered), hang)
+    return Line(((rendered, style),), indent + len(text) - len(rendered), hang)
 
 
 def table(block: Table, width: int) -> Iterator[Line]:
@@ -116,7 +115,7 @@ def table(block: Table, width: int) -> Iterator[Line]:
     for title, rows in block.groups:
         yield from [line(title, "bold", indent=_INDENT)] if title else []
         for row in rows:
-            name, *numbers = (printable(str(cell)) for cell in row.cells)
+            name, *numbers = map(str, row.cells)
             name = f"  {name}" if title else name
             if gap is None:
                 yield line(name, indent=_INDENT, hang=None)
@@ -128,7 +127,7 @@ def _widths(block: Table) -> list[int]:
     """Return the width of each column; names in a group with a title are indented by two spaces."""
     heads = [cell_len(column.head) for column in block.columns]
     cells = (
-        [cell_len(printable(str(cell))) + 2 * (i == 0 and bool(title)) for i, cell in enumerate(row.cells)]
+        [cell_len(str(cell)) + 2 * (i == 0 and bool(title)) for i, cell in enumerate(row.cells)]
         for title, rows in block.groups
         for row in rows
     )
@@ -194,7 +193,7 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
             yield line(text, _TONES.get(tone, "bold"))
         case Heading(text, verdict, tone):
             parts = [(text, "bold"), *([(": ", ""), (verdict, _TONES.get(tone, ""))] if verdict else [])]
-            yield Line(tuple((printable(part), style) for part, style in parts))
+            yield Line(tuple(parts))
         case Paragraph(text, tone):
             yield line(text, _TONES.get(tone, ""), indent=2)
         case Items(items, apart):
@@ -208,7 +207,7 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
             yield from table(block.in_text, width)
             yield from [line(f"and {block.more} more, which JSON and HTML have", "dim", 2)] if block.more else []
         case Code(text, _, is_wrapped):
-            yield from (line(one, indent=2, hang=2 if is_wrapped else None) for one in printable_lines(text.rstrip()))
+            yield from (line(one, indent=2, hang=2 if is_wrapped else None) for one in text.rstrip().split("\n"))
         case Tokens(rows):
             yield from (Line(((f"{i}  ", ""), *_tokens(row)), hang=3) for i, row in enumerate(rows))
         case Folded(summary, blocks):
@@ -223,14 +222,13 @@ def _listed(what: str, items: Sequence[str]) -> Line:
 
     A single item, such as the meaning of a term, is broken between any words; one of several only if it is longer than a line.
     """
-    shown = [printable(item) for item in items]
-    tied = shown if len(shown) == 1 else [item.replace(" ", _TIE) for item in shown]
-    return Line(((f"{printable(what)}: {', '.join(tied)}", ""),), 2)
+    tied = items if len(items) == 1 else [item.replace(" ", _TIE) for item in items]
+    return Line(((f"{what}: {', '.join(tied)}", ""),), 2)
 
 
 def _tokens(row: Sequence[Token]) -> Iterator[tuple[str, str]]:
     """Yield tokens with their styles; masked tokens are in parentheses, and a run of equal ones is shown once with its length."""
-    for (text, masked, marked), found in groupby(row, lambda t: (printable(t.text).replace(" ", _TIE), t.masked, t.marked)):
+    for (text, masked, marked), found in groupby(row, lambda t: (t.text.replace(" ", _TIE), t.masked, t.marked)):
         count = len(list(found))
         if not masked:
             yield f"{text} " * count, "bold yellow" if marked else ""

@@ -1,13 +1,15 @@
 """The results file, in JSON Lines with one record per line.
 
-Files are written so that a crash loses nothing, and incomplete files can be read.
+Files are written so that a crash loses nothing, and incomplete files can be read. Each line ends with a digest of the run up to
+there, which is verified when a file is read: an edited verdict, error, limit or name, and a line removed or moved, is an error that
+names the line. The digest has no key, so that it does not stop who computes it anew.
 """
 
 import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,7 @@ from conformance.results.shards import RunRecords
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Limits of a file: bytes (several times those of a run of every candidate on every golden in four formats), values, lists.
 LARGEST, _VALUES, _LISTS = 2**27, 2**24, 2**22
+DIGEST = b',"digest":"'
 
 
 class Writer:
@@ -61,8 +64,7 @@ class Writer:
     def write(self, record: Record) -> None:
         """Write one record as a line; raises `ResultsFileError` if it cannot be written."""
         try:
-            line = msgspec.json.encode(record) + b"\n"
-            self._digest.update(line)
+            line = with_digest(self._digest, msgspec.json.encode(record).removesuffix(b"}"))
             self._size += len(line)
             left = memoryview(line)
             while left:  # on a nearly full disk, only part may be written
@@ -84,6 +86,20 @@ class Writer:
 
 class ResultsFileError(OutputError):
     """The results file cannot be written any further, or is no longer what was written."""
+
+
+class EditedResultsError(UsageError):
+    """A line of a results file is not what the run wrote."""
+
+    exit_code = 1
+
+
+def with_digest(digest: "hashlib._Hash", fields: bytes) -> bytes:
+    """Return the line of a record, given its JSON without the last brace, and update the digest of the run by the line."""
+    digest.update(fields)
+    end = DIGEST + digest.hexdigest()[:16].encode() + b'"}\n'
+    digest.update(end)
+    return fields + end
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -169,10 +185,11 @@ def runs(path: Path) -> list[RunRecords]:
             raise ValueError(f"it has more than {_VALUES} values, or {_LISTS} lists of them")
         lines = content.splitlines(keepends=True)
         del content
-    whole = (line for line in lines if line.endswith(b"\n"))  # a last line without a line end is incomplete
+    whole = [line for line in lines if line.endswith(b"\n")]  # a last line without a line end is incomplete
     records = [_record(line, number, path) for number, line in enumerate(whole, 1)]
     if any(isinstance(r, Header) and r.schema != SCHEMA_VERSION for r in records):
         raise UsageError(f"{path} is of another schema, this is {SCHEMA_VERSION}: run the candidates again")
+    _require_as_written(whole, records, path)
     parts = _parts(records) or [[]]
     names = [str(path)] if len(parts) == 1 else [f"{path}, run {n}" for n in range(1, len(parts) + 1)]
     return [_run(part, name) for part, name in zip(parts, names, strict=True)]
@@ -192,6 +209,29 @@ def _record(line: bytes, number: int, path: Path) -> Record:
     except Exception:
         with reading(f"{path}, line {number}", f"a record of schema {SCHEMA_VERSION}", UsageError):
             raise
+
+
+def _require_as_written(lines: Sequence[bytes], records: Sequence[Record], path: Path) -> None:
+    """Raise `EditedResultsError` at the first line whose digest is not that of its run, which a header begins, up to there."""
+    digest = hashlib.sha256()
+    for number, (line, record) in enumerate(zip(lines, records, strict=True), 1):
+        if isinstance(record, Header):
+            digest = hashlib.sha256()
+        if line != with_digest(digest, line.rpartition(DIGEST)[0]):
+            raise EditedResultsError(
+                f"contradiction: {path}, line {number}, {_described(record)}, is not what the run wrote: it was changed, or lines "
+                "before it were removed or moved; restore the file, or run the candidates again"
+            )
+
+
+def _described(record: Record) -> str:
+    match record:
+        case ActivationRecord():
+            return f"{record.activation} of {record.implementation} on {record.golden}, {record.device}, {record.dtype}"
+        case CheckRecord():
+            return f"the check {record.check} of {record.case}"
+        case _:
+            return "the header" if isinstance(record, Header) else "the footer"
 
 
 def _parts(records: Iterable[Record]) -> list[list[Record]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conformance.results.case import Case
-from conformance.results.consistency import as_counted
 from conformance.results.outcomes import ORDER
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.shards import RunRecords, by_source, differing, incomplete, require_one_version, sources
@@ -54,7 +53,7 @@ def _by_case(runs: Iterable[RunRecords]) -> Mapping[Case, _OfCase]:
     found: dict[Case, list[_Report]] = {}
     for run in runs:
         for records in run.cases:
-            found.setdefault(records.check.case, []).append(_Report(as_counted(records), run.source))
+            found.setdefault(records.check.case, []).append(_Report(records, run.source))
     return found
 
 

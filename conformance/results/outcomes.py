@@ -36,10 +36,10 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "!",
         "bad",
         "error",
-        "The check could not be made: a name does not exist, a registration does not fit its module, the harness or a fixture "
-        "is broken, or the records of its result contradict each other.",
-        "Read the reason in the report. The cause lies in the call, in the registration, in the harness or in an edited file; a "
-        "known failure cannot excuse it.",
+        "The check could not be made: a name does not exist, a registration does not fit its module, or the harness or a fixture "
+        "is broken.",
+        "Read the reason in the report. The cause lies in the call, in the registration or in the harness; a known failure cannot "
+        "excuse it.",
     ),
     "crash": OutcomeText(
         "crash",

@@ -12,7 +12,7 @@ from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"global_error": "global"}):
@@ -274,7 +274,6 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
         tried: number of examples, for a check that generates its batches.
         worst: largest ratio of an error to its limit among the examples that pass.
         sizes: the largest sizes of the judged batches, each as rows and tokens per row.
-        verdicts: the numbers of activations' records by outcome; empty in files of earlier versions of the suite.
         require: patterns of activations that had to be observed.
         runs: number of checks of the run, among which the false-alarm probability is shared.
         examples: number of examples that each search was to try, among which that of the check is shared.
@@ -308,7 +307,6 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     examples: int = 0
     note: str = ""
     sizes: list[tuple[int, int]] = []
-    verdicts: dict[str, int] = {}
 
     @property
     def case(self) -> Case:
@@ -329,7 +327,7 @@ Record = Header | ActivationRecord | CheckRecord | Footer
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of one line of a results file."""
+    """Return the JSON Schema of one line of a results file, without its digest."""
     return msgspec.json.schema(Record)
 
 

@@ -67,7 +67,6 @@ def check_record(result: Result) -> CheckRecord:
         runs=result.runs,
         examples=result.examples,
         sizes=list(result.sizes),
-        verdicts=dict(Counter(v.outcome for v in result.verdicts)),
         candidate_seconds=result.candidate_seconds,
         judge_seconds=result.seconds - result.candidate_seconds,
         note=result.note,

@@ -1,10 +1,16 @@
 """Records written by hand, so that they are identical on every machine (the last digits of a real run are not)."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.results.case import Case
+from conformance.results.file import Writer
 from conformance.results.merge import merged
 from conformance.results.records import (
+    SCHEMA_VERSION,
     ActivationRecord,
     CaseRecords,
     CheckRecord,
@@ -14,6 +20,7 @@ from conformance.results.records import (
     Footer,
     GoldenRecord,
     Header,
+    Record,
     Results,
     Sensitivity,
 )
@@ -25,7 +32,7 @@ _DIFFERS = "encoder.layer.0.output.LayerNorm[0, 2, 5] is 1.2, and 1.3 in the oth
 
 
 def header(**fields: Any) -> Header:
-    versions = {"schema": 1, "suite": "0.1.0", "python": "3.12.0", "torch": "2.13.0", "transformers": "5.23.0"}
+    versions = {"schema": SCHEMA_VERSION, "suite": "0.1.0", "python": "3.12.0", "torch": "2.13.0", "transformers": "5.23.0"}
     machine = {"platform": "Linux", "processor": "x86_64, 2 cores", "gpu": None, "threads": 1}
     goldens = {"goldens": {"tiny": GoldenRecord(1, "0" * 64, "1" * 64, "generated")}, "checkpoint": None}
     usual = {**versions, **machine, **goldens, "false_alarm": 1e-6, "examples": 20}
@@ -52,6 +59,13 @@ def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecor
 
 def run(*cases: CaseRecords, source: str = "", finished: bool = True, **fields: Any) -> RunRecords:
     return RunRecords(header(**fields), cases, footer(case.check for case in cases) if finished else None, source)
+
+
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write a results file of the given records in JSON, with digests of their own, as a run with these results would write it."""
+    with Writer(path) as writer:
+        for line in lines:
+            writer.write(msgspec.json.decode(line, type=Record))
 
 
 def everything() -> Results:

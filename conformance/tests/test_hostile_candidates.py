@@ -26,6 +26,7 @@ from conformance.report.junit import junit
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
+from conformance.tests.sample_records import write_lines
 
 
 def _raises(error: Any) -> Any:
@@ -345,10 +346,10 @@ def test_runs_in_one_file_or_in_several_are_counted_together_and_reported_apart(
         globals()["same"] = candidate  # under one name
         name = f"{__name__}:same"
         main(["run", "-i", name, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path)])
-        contents.append((tmp_path / "results.jsonl").read_bytes())
+        contents.append((tmp_path / "results.jsonl").read_text())
     passed, failed, both = (tmp_path / f"{name}.jsonl" for name in ("passed", "failed", "both"))
-    passed.write_bytes(contents[0].replace(b'"device":"cpu"', b'"device":"xpu"'))
-    failed.write_bytes(contents[1])
+    write_lines(contents[0].replace('"device":"cpu"', '"device":"xpu"').splitlines(), passed)
+    failed.write_text(contents[1])
     both.write_bytes(passed.read_bytes() + failed.read_bytes())
     for files in ([passed, failed], [both]):
         capsys.readouterr()

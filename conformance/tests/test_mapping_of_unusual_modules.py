@@ -92,6 +92,7 @@ def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers()
         ("unusual:model", ["build=lambda a: model("]),
         ("layouts:SeparateHeadsBert", ['"layers.{layer}.parts.{head}.q.weight": per_head(']),
         ("layouts:KernelHeadsBert", ['"layers.{layer}.parts.{head}.w_q": permuted(']),
+        ("layouts:SeparateOutputsBert", ['"layers.{layer}.outs.{head}.weight": permuted(']),
         ("unusual:ResultBert", [": outputs.last,\n"]),
         ("unusual:StatesBert", [": outputs[0][last],\n"]),
         ("unusual:FlatBert", [": outputs[last + 1],\n"]),

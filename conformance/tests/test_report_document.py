@@ -112,6 +112,8 @@ def test_every_text_of_every_block_is_escaped(block: blocks.Block) -> None:
     assert ("<script>alert" in html, "&lt;script&gt;alert" in html) == (False, True)
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", html)
     assert "<script>" not in re.sub("```.*```", "", markdown(document), flags=re.DOTALL)
+    for text in (html, markdown(document), plain(document, 80)):
+        assert all(c == "\n" or c.isprintable() for c in text)
 
 
 def test_empty_columns_and_groups_are_omitted() -> None:

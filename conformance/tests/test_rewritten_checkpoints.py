@@ -16,7 +16,7 @@ from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import keep
 from conformance.implementations.making_bert import making_bert
-from conformance.model.files import open_safetensors, read_pickle
+from conformance.model.files import ARRAYS, open_safetensors, private_copy, read_pickle
 from conformance.results.file import read_results
 from conformance.tests.test_own_checkpoints import _write
 
@@ -117,6 +117,13 @@ def test_a_pickle_and_a_link_are_copied_as_well(folder: Path, tmp_path: Path) ->
     for name, tensor in state.items():
         assert torch.equal(pickled[name], tensor)
         assert torch.equal(linked.get_tensor(name), tensor)
+
+
+def test_what_is_mapped_cannot_be_truncated_by_a_candidate_of_this_process_either(folder: Path) -> None:
+    with private_copy(folder / "model.safetensors", ARRAYS) as copy, copy.open("r+b") as opened_by_a_candidate:
+        with pytest.raises(PermissionError):
+            opened_by_a_candidate.truncate(0)
+        assert copy.read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
 def test_a_candidate_that_changes_the_checkpoint_of_a_made_golden_gets_no_verdict(folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from conformance.benchmarks.resources import status_mib
 from conformance.candidates.recorded.file_format import TraceOrigin
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
-from conformance.results.file import LARGEST
+from conformance.results.file import DIGEST, LARGEST, with_digest
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def _tokenizer(good: bytes) -> bytes:
 
 def _of_records(good: bytes) -> bytes:
     first, activation, *_, check, footer = good.splitlines(keepends=True)
-    return _filled(first, activation, check + footer, LARGEST)
+    lines = _filled(first, activation, check + footer, LARGEST).splitlines()
+    digest = sha256()
+    return b"".join(with_digest(digest, line.rpartition(DIGEST)[0]) for line in lines)
 
 
 _FULL: tuple[tuple[str, str, Callable[[bytes], bytes]], ...] = (

@@ -17,7 +17,6 @@ from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.check import Plan
 from conformance.checks.check_values import check_values
-from conformance.checks.recording import Recording
 from conformance.checks.run_header import header_of
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
@@ -32,7 +31,8 @@ from conformance.model.digest import content_digest
 from conformance.model.directory import load_directory
 from conformance.model.files import read_safetensors
 from conformance.model.tokenizer import tokenized
-from conformance.results.file import read_results
+from conformance.results.file import Writer, read_results
+from conformance.results.to_records import footer, records_of
 
 SMALL = Architecture(
     vocab_size=12, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=8
@@ -211,7 +211,10 @@ def _write_failure(hidden: np.ndarray, file: Path) -> None:
 
 def _write_results(file: Path) -> None:
     """Write the results of one check, with three of its activations."""
-    with Recording(file, header_of("cpu", {"tiny": None}, Plan(), cases=1)) as recording:
-        recording.add(check_values("hf-eager", "tiny"))
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join([*lines[:4], *lines[-2:]]))
+    records = records_of(check_values("hf-eager", "tiny"))
+    with Writer(file) as writer:
+        writer.write(header_of("cpu", {"tiny": None}, Plan(), cases=1))
+        for activation in records.activations[:3]:
+            writer.write(activation)
+        writer.write(records.check)
+        writer.write(footer([records.check]))

@@ -8,7 +8,6 @@ from functools import singledispatch
 
 from markupsafe import Markup, escape
 
-from conformance.names import printable
 from conformance.report.document import Diagram, HeatMap, HeatStrip, Histogram, Points, Ranges
 from conformance.report.html.layout import LINE, WIDTH, Box, Edge, layout
 
@@ -32,7 +31,7 @@ def element(name: str, *children: str, **attributes: Value) -> Markup:
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for key, v in attributes.items() if v is not None
     )
-    inner = "".join(escape(child if isinstance(child, Markup) else printable(child)) for child in children)
+    inner = "".join(map(escape, children))
     return Markup(f"<{name}{written}>{inner}</{name}>")
 
 
@@ -51,10 +50,8 @@ def drawing(width: float, height: float, title: str, *children: str, **attribute
 
 
 def _plain(value: str | float) -> str:
-    """Return a text with unprintable characters escaped, or a number rounded to 0.01, which is finer than a screen's resolution."""
-    if isinstance(value, str):
-        return value if isinstance(value, Markup) else printable(value)
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    """Return a text, or a number rounded to 0.01, which is finer than a screen's resolution."""
+    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 @singledispatch

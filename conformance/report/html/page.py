@@ -15,7 +15,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from conformance.names import printable_lines
 from conformance.report.document import Document, Plot, Section
 from conformance.report.html.drawings import drawn, sentences
 
@@ -50,7 +49,6 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_readable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -60,11 +58,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _readable(value: Any) -> Any:
-    """Escape control characters and bidirectional marks in texts; return markup and other values unchanged."""
-    return "\n".join(printable_lines(value)) if type(value) is str else value
-
-
 def power(number: str) -> str:
     """Return a text with numbers such as 3.6e+04 written as 3.6×10⁴."""
     return _POWER.sub(lambda found: f"×10{(found[1].strip('+') + found[2]).translate(_RAISED)}", number)
@@ -72,7 +65,7 @@ def power(number: str) -> str:
 
 def _breaking(name: str) -> Markup:
     """Return a name with optional line breaks after each dot and underscore."""
-    return Markup("<wbr>").join(re.split(r"(?<=[._])", "\n".join(printable_lines(name))))
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
 
 
 def _values(sections: Iterable[Section]) -> dict[str, list[str]]:

@@ -214,6 +214,21 @@ class KernelHeadsBert(PlainBert):
     layer = KernelHeadsLayer
 
 
+class SeparateOutputsLayer(Layer):
+    """The sum of one output projection per head, of which the first alone has a bias."""
+
+    def make(self, width, size):
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.outs = nn.ModuleList(nn.Linear(size, width, bias=not head) for head in range(self.heads))
+
+    def merged(self, z):
+        return sum(out(z[:, head]) for head, out in enumerate(self.outs))
+
+
+class SeparateOutputsBert(PlainBert):
+    layer = SeparateOutputsLayer
+
+
 class FusedHeadsLayer(SeparateHeadsLayer):
     head = FusedHead
 

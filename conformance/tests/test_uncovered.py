@@ -1,4 +1,4 @@
-"""An adapter that the checkpoint lacks, such as LoRA, fails with one sentence where it is active, and nowhere else."""
+"""Parameters and hooks that the checkpoint lacks, such as LoRA, a prompt or a gate, are named where a module fails."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from conformance import TorchImplementation, check
-from conformance.implementations.making_bert import build, making_bert
+from conformance.implementations.making_bert import Bert, build, making_bert
 from conformance.mapping.mapped import MappedModule
+
+ADAPTER = "an adapter is active that the checkpoint lacks: merge it, in peft by `merge_and_unload()`, or remove it;"
 
 
 class _InTheLayer(nn.Linear):
@@ -59,15 +61,28 @@ def _adapted(kind: type, up: float) -> TorchImplementation:
     return replace(making_bert, build=made, ignored=("*.lora_*",))
 
 
-@pytest.mark.parametrize("kind", [_InTheLayer, _Bottleneck])
-def test_an_active_adapter_is_named_and_nothing_is_judged(kind: type) -> None:
-    result = check(_adapted(kind, 0.1), "tiny")
+class _Gated(nn.Linear):
+    """A linear layer with a learnt scalar, as in gated adapters."""
+
+    def adapt(self, gate: float) -> "_Gated":
+        self.lora_gate = nn.Parameter(torch.tensor(gate))
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lora_gate * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "up", "first"), [(_InTheLayer, 0.1, "lora_A"), (_Bottleneck, 0.1, "lora_down"), (_Gated, 1.1, "lora_gate")]
+)
+def test_an_active_adapter_is_named(kind: type, up: float, first: str) -> None:
+    result = check(_adapted(kind, up), "tiny", depth="screen")
     assert result.outcome == "fail"
-    assert not result.verdicts
-    assert result.reason.startswith("an adapter is active that the checkpoint lacks: merge it. transformer.0.")
+    assert result.note.startswith(f"{ADAPTER} the result is another without transformer.0.")
+    assert first in result.note
 
 
-@pytest.mark.parametrize(("kind", "up"), [(_InTheLayer, 0.0), (_Bottleneck, 0.0), (_Disabled, 0.1)])
+@pytest.mark.parametrize(("kind", "up"), [(_InTheLayer, 0.0), (_Bottleneck, 0.0), (_Disabled, 0.1), (_Gated, 1.0)])
 def test_an_adapter_without_effect_conforms(kind: type, up: float) -> None:
     result = check(_adapted(kind, up), "tiny", depth="screen")
     assert (result.outcome, result.note) == ("pass", "")
@@ -96,6 +111,62 @@ def test_a_head_of_few_classes_that_the_checkpoint_lacks_is_no_adapter() -> None
     assert check(wrapped, "tiny", depth="screen").outcome == "pass"
 
 
+class _Prompted(Bert):
+    """A BERT with three learnt vectors before the embedded tokens, whose results are removed."""
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, mask: Any = None) -> Tensor:
+        embedded = self.embedding(input_ids, token_type_ids)
+        hidden = torch.cat([self.prompt.expand(len(embedded), -1, -1), embedded], 1)
+        for layer in self.transformer:
+            hidden = layer(hidden, nn.functional.pad(mask, (3, 0), value=1))
+        return self.lm_head(hidden[:, 3:])
+
+    @classmethod
+    def built(cls, a: Any) -> "_Prompted":
+        model = build(a)
+        model.__class__, model.prompt = cls, nn.Parameter(torch.randn(3, a.hidden_size))
+        assert isinstance(model, cls)
+        return model
+
+
+def test_a_prompt_is_named() -> None:
+    result = check(replace(making_bert, build=_Prompted.built, ignored=("prompt",)), "tiny", depth="screen")
+    words = "the result is another without prompt, of which the checkpoint has nothing"
+    assert (result.outcome, result.note) == ("fail", f"{ADAPTER} {words}")
+
+
+def _hooked(factor: float) -> TorchImplementation:
+    def made(a: Any) -> nn.Module:
+        model: Any = build(a)
+        model.transformer[1].register_forward_hook(lambda _module, _inputs, output: factor * output)
+        return model
+
+    return replace(making_bert, build=made)
+
+
+def test_a_forward_hook_that_changes_values_is_named_and_one_that_does_not_conforms() -> None:
+    result = check(_hooked(1.1), "tiny", depth="screen")
+    assert (result.outcome, result.note) == ("fail", "forward hooks change the result, of transformer.1: remove them")
+    assert check(_hooked(1.0), "tiny", depth="screen").outcome == "pass"
+
+
+def test_a_hook_by_which_a_wrong_module_works_is_not_named() -> None:
+    class Shifted(Bert):
+        def forward(self, *inputs: Tensor) -> Tensor:
+            return super().forward(*inputs) + self.seen.pop().mean()
+
+    def made(a: Any) -> nn.Module:
+        model: Any = build(a)
+        model.__class__, model.seen = Shifted, []
+        model.embedding.register_forward_hook(lambda _module, _inputs, output: model.seen.append(output))
+        return model
+
+    logits = {**making_bert.activations, "": "cls.predictions.decoder"}
+    del logits["lm_head.unembedding"]
+    result = check(replace(making_bert, build=made, activations=logits), "tiny", depth="screen")
+    assert (result.outcome, result.note) == ("fail", "")
+
+
 def test_a_mapped_module_with_an_active_adapter_is_named() -> None:
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     from conformance import golden_of, load_golden
@@ -108,6 +179,4 @@ def test_a_mapped_module_with_an_active_adapter_is_named() -> None:
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["query"], init_lora_weights=False))
     result = check(MappedModule(adapted.base_model.model.eval(), "adapted"), golden_of("own", tiny.checkpoint, tiny.batches))
     assert result.outcome == "fail"
-    assert result.reason.startswith(
-        "an adapter is active that the checkpoint lacks: merge it. encoder.layer.0.attention.self.query"
-    )
+    assert result.note.startswith(f"{ADAPTER} the result is another without encoder.layer.0.attention.self.query")
