@@ -1,11 +1,13 @@
 """The smallest error of a part of an activation that is seen, at each depth: `python -m conformance.benchmarks.visible`.
 
 The candidate is Hugging Face's BERT of base width with one layer (batch 8, length 128, float32), correct but for an error that is
-added to one element, token, feature, head or position of one activation, in the sigma of each element, or for one weight or bias of
-a linear layer, relative to its size. The error is halved from 2^16 on as long as the exact test is made and fails. Filters see a
-mistake that they are made for earlier; they are not counted.
+added to one element, token, feature, head or position of one activation, in the sigma of each element and beyond its deterministic
+bound, or for one weight or bias of a linear layer, relative to its size. Errors of powers of two from 1/16 to 2^17 times the unit
+are tried. Filters see a mistake that they are made for earlier; they are not counted.
 """
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import sidak_share
 
 PAGE = Path(__file__).with_name("VISIBLE.md")
-LAYER, LARGEST, SMALLEST = "encoder.layer.0.", 2.0**16, 2.0**-4
+LAYER = "encoder.layer.0."
+SIZES = tuple(2.0**n for n in range(-4, 18))
 PLACES: Mapping[str, tuple[str, Any]] = {
     "element of a linear layer": ("intermediate.dense", (1, 20, 5)),
     "element of a LayerNorm": ("output.LayerNorm", (1, 20, 5)),
@@ -38,19 +41,17 @@ PLACES: Mapping[str, tuple[str, Any]] = {
 }
 
 
-def seen_from(observation: Observation, error: Array, depth: Depth) -> float:
-    """Return the smallest multiple of an error, a power of two, with which an activation fails; infinite if the largest does not."""
-    legal, alpha, size = hypotheses("float32"), sidak_share(tests_of(observation.network)), LARGEST
+def seen_from(observation: Observation, error: Array, depth: Depth, bound: Array | float = 0.0) -> float:
+    """Return the smallest of `SIZES` times which an error, and a bound, make an activation fail; infinite if there is none."""
+    legal, alpha = hypotheses("float32"), sidak_share(tests_of(observation.network))
 
     def fails(by: float) -> bool:
-        actual: Any = (observation.actual + by * error).astype(np.float32)
+        actual: Any = (observation.actual + by * error + bound).astype(np.float32)
         spoilt = Observation(observation.network, observation.name, actual, observation.captured)
         exactly: Callable[[Observation], Any] = lambda part: screened_exactly(part, legal, alpha)  # noqa: E731
         return not any(local.passes for local in judged_by_gate(spoilt, legal, alpha, depth, exactly) or exactly(spoilt))
 
-    while size >= SMALLEST and fails(size):
-        size /= 2.0
-    return 2.0 * size if size < LARGEST else float("inf")
+    return (*SIZES, math.inf)[bisect_left(SIZES, True, key=fails)]
 
 
 def observations() -> Mapping[str, Observation]:
@@ -66,9 +67,10 @@ def rows() -> Iterator[tuple[object, ...]]:
     """Yield the part, its unit and the smallest visible error at each depth."""
     every = observations()
     for part, (name, at) in PLACES.items():
-        observation, error = every[name], np.zeros(every[name].actual.shape)
-        error[at] = observation.whole.noise(hypotheses("float32")[0]).sigma[at]
-        yield part, "σ", *(f"{seen_from(observation, error, depth):g}" for depth in DEPTHS)
+        observation, (error, bound) = every[name], np.zeros((2, *every[name].actual.shape))
+        noise = observation.whole.noise(hypotheses("float32")[0])
+        error[at], bound[at] = noise.sigma[at], np.broadcast_to(noise.bound, error.shape)[at]
+        yield part, "σ", *(f"{seen_from(observation, error, depth, bound):g}" for depth in DEPTHS)
     dense = every["intermediate.dense"]
     (inputs,) = (dense.captured[parent] for parent in dense.activation.parents)
     parameters = dense.network.site(dense.name).parameters
