@@ -104,7 +104,8 @@ ROWS = (
     row("softmax-unnormalised", "probs", f"(lambda w: w * (1 / w.sum(-1, keepdim=True)).bfloat16())({EXPONENTIALS})",
         dtypes=WIDE),  # In half formats it is about one rounding.
     row("softmax-top-k", "probs", "(lambda w: w.where(w >= w.topk(min(3, w.shape[-1])).values[..., -1:], 0))(right() * keep)"),
-    row("probabilities-rounded", "probs", "(right() * 255).round() / 255", dtypes=WIDE),  # Half formats round the levels.
+    row("probabilities-rounded", "probs", "(right() * 255).round() / 255", "result-levels",
+        dtypes=WIDE),  # Half formats round the levels.
     row("exponential by the bits of a float", "probs", fast_exp),
     row("exponential by a cubic polynomial", "probs", cubic_exp),
     row("layer-kept", "probs", "layers[1].probs", suits="L > 2", where=LAST),

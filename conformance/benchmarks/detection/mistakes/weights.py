@@ -179,7 +179,7 @@ ROWS = (
     row("precision-int8-block", "linears", lambda right, weight: right(weight=blocks(weight, 32, "q8_0")), dtypes=SINGLE),
     row("precision-int8-inputs", "linears", "right(x=levels(x, 127))", dtypes=SINGLE),
     row("precision-int8-dynamic", "linears",
-        lambda right, x, weight: right(x=bytes_of(x), weight=levels(weight, 127)), dtypes=SINGLE),
+        lambda right, x, weight: right(x=bytes_of(x), weight=levels(weight, 127)), "precision-int8-inputs", dtypes=SINGLE),
     row("precision-int8-saturated", "inner", saturated, dtypes=SINGLE),
     row("precision-int8-wrapped", "linears", lambda right, weight: right(weight=wrapped(weight)), dtypes=SINGLE),
     row("precision-int8-scales-of-inputs", "dense", "right(weight=(lambda scale: torch.round(weight / scale[:, None]) * scale)"
@@ -192,5 +192,6 @@ ROWS = (
         lambda right, weight: right(weight=scales_of_neighbour(weight)), "parameters-other", dtypes=SINGLE),
     row("inputs of eight bits that end at 1.5", "outer", "right(x=(x / 1.5 * 127).round().clamp(-127, 127) * 1.5 / 127)"),
     row("zero-point-missing", "inner", lambda right, weight: right(weight=bytes_of(weight, 1, zero_point=False)), dtypes=SHORT),
-    row("zero-point-missing-inputs", "outer", lambda right, x: right(x=bytes_of(x, zero_point=False))),
+    row("zero-point-missing-inputs", "outer", lambda right, x: right(x=bytes_of(x, zero_point=False)),
+        "precision-int8-inputs"),
 )
