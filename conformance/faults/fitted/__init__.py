@@ -16,11 +16,11 @@ from conformance.faults.fitted.rows import FITTED_PLACES
 
 FITTED: tuple[Fitted, ...] = (
     *FITTED_PLACES,
-    *FITTED_EMBEDDINGS,
     *FITTED_ATTENTION,
     *FITTED_DROPOUT,
     *FITTED_NUMBERS,
     *FITTED_PARAMETERS,
+    *FITTED_EMBEDDINGS,
     *FITTED_LEVELS,
     *FITTED_FUNCTIONS,
 )

@@ -46,7 +46,7 @@ def _mask(step: Step, data: FitData) -> Fit | None:
     def fit(faulty: Step, keys: Mask, over: tuple[int, ...], which: str) -> Fit:
         changed = (keys != keys_of(step)) & _judged_queries(step)
         free = int((changed.any(over) if over else changed).sum())
-        return Fit(faulty, free, f"{which}, {free} elements differ; that of token 0 of row 0 is", float(keys[0, 0, 0, 0]))
+        return Fit(faulty, free, f"{which}, number of elements that differ", free)
 
     read = read_instead(for_all, batch.mask.astype(np.int64), np.ones_like(batch.mask))
     by_head, by_query = as_array(attended.any(2, keepdims=True) & each), as_array(attended.any(1, keepdims=True))
@@ -148,14 +148,14 @@ def _running(s: Array, keys: Mask, size: int) -> Array:
 
 
 FITTED_ATTENTION = (
+    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
+           _window, "the window of ModernBERT's or Longformer's local layers", unexposed_parents=True,
+           equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
     Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", "constructed", _mask,
            "the mask of the example that was traced, baked into the graph; another batch's mask; masks of (B · h, S, S) in another "
            "order than the scores", unexposed_parents=True,
            fix="Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input.",
            estimates="the mask", is_description=True),
-    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
-           _window, "the window of ModernBERT's or Longformer's local layers", unexposed_parents=True,
-           equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
     Fitted("head-zero", CONTEXT | PROBS | {"copy"}, "some heads are zero, the first of them head {value}",
            "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
            fix="Use every head that the checkpoint has."),

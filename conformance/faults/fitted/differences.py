@@ -173,21 +173,35 @@ def index_of(chosen: Mask) -> str:
 def elements_in_words(tensor: str, estimated: Estimated) -> Words:
     """Return which elements of a vector differ, and the expected and the estimated value of the first of them."""
     wrong = np.flatnonzero(estimated.differs)
-    if not len(wrong):
-        return "", 0.0, 0.0
-    i, many = int(wrong[0]), counted(wrong, estimated.right.size, "element")
-    return (
-        f"{tensor}, {many}: expected {estimated.right[i]:.{DIGITS}g}, estimated",
-        float(estimated.found[i]),
-        float(estimated.deviation[i]),
-    )
+    expected, value, deviation = (float(x[wrong[0]]) for x in (estimated.right, estimated.found, estimated.deviation))
+    many = counted(wrong, estimated.right.size, "element")
+    return f"{tensor}, {many}: expected {expected:.{DIGITS}g}, estimated", value, deviation
 
 
-def counted(wrong: Ids, size: int, what: str) -> str:
-    """Return how many of the rows or elements differ, and the first of them."""
+def counted(wrong: Ids, size: int, what: str, those: str = "", least: str = "") -> str:
+    """Return how many rows or elements of `size` are wrong, and the first of them.
+
+    Args:
+        wrong: the wrong ones, ascending, at least one.
+        size: the number of those that are judged.
+        what: `row` or `element`.
+        those: which ones are judged, in words.
+        least: `at least ` if others may be wrong as well.
+
+    Example:
+        >>> counted(np.array([5]), 8, "row"), counted(np.array([2, 3]), 8, "row", " that are read")
+        ('row 5', '2 of the 8 rows that are read, the first is row 2')
+    """
     if len(wrong) == 1:
         return f"{what} {wrong[0]}"
-    return f"{'all' if len(wrong) == size else f'{len(wrong)} of the'} {size} {what}s, the first is {what} {wrong[0]}"
+    many = f"all {size}" if len(wrong) == size else f"{least}{len(wrong)} of the {size}"
+    return f"{many} {what}s{those}, the first is {what} {wrong[0]}"
+
+
+def ends_before_number(text: str) -> tuple[str, float]:
+    """Return a text without the number at its end, and this number."""
+    before, _, last = text.rpartition(" ")
+    return before, float(last or 0.0)
 
 
 def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
@@ -221,8 +235,7 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
         )
     listed = [_run(run) for run in _runs(pairs)]
     many = f"{len(pairs)} are others, such as " if len(listed) > MOST_RUNS else ""
-    *before, last = "; ".join(listed[:MOST_RUNS]).split(" ")
-    return f"{many}{' '.join(before)}", float(last)
+    return ends_before_number(many + "; ".join(listed[:MOST_RUNS]))
 
 
 def _runs(pairs: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:

@@ -51,10 +51,9 @@ def _table(step: Step, data: FitData) -> Fit | None:
         return None
     row = int(wrong[0])
     at = int(np.abs(table[row] - right[row]).argmax())
-    text = f"{name}, {counted(wrong, len(read), 'row')}{' that the batch reads' * (len(wrong) > 1)}, element {at}"
-    return Fit(
-        fitted, len(wrong) * right.shape[1], f"{text}, expected {right[row, at]:.{DIGITS}g}, estimated", float(table[row, at])
-    )
+    rows = counted(wrong, len(read), "row", " that the batch reads")
+    text = f"{name}, {rows}: element {at}, expected {right[row, at]:.{DIGITS}g}, estimated"
+    return Fit(fitted, len(wrong) * right.shape[1], text, float(table[row, at]))
 
 
 FITTED_EMBEDDINGS = (

@@ -12,8 +12,9 @@ import numpy as np
 
 from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
 from conformance.faults.fault import LINEARS, with_parameters
-from conformance.faults.fitted.differences import Estimated, Words, assignment, block_of, counted, elements_in_words
+from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
@@ -58,12 +59,15 @@ def _fit(step: Step, data: FitData, layer: Layer, found: Mapping[str, Estimated]
 
     free = [role for role, one in each.items() if one.is_estimated]
     if free:
-        weight, base = np.where(data.judged, 1.0 / data.allowed, 0.0), of(values).value
+        unit, base = relative_error(data.allowed[data.judged], step.value[data.judged]), of(values).value
+        weight = np.where(data.judged, 1.0 / np.hypot(data.allowed, unit * data.actual), 0.0)
         slopes = np.stack([(weight * (of({**values, role: values[role] + 1.0}).value - base)).ravel() for role in free], 1)
         moved = np.linalg.lstsq(slopes, (weight * np.where(data.judged, data.actual - base, 0.0)).ravel(), rcond=None)[0]
         values |= {role: values[role] + float(move) for role, move in zip(free, moved, strict=True)}
         spread = np.sqrt(np.diagonal(np.linalg.pinv(slopes.T @ slopes)))
-        deviations |= dict(zip(free, map(float, spread), strict=True))
+        # Stored parameters have errors of this unit, which all rows share.
+        sizes = [max(abs(values[role]), float(np.abs(found[role].right).max())) for role in free]
+        deviations |= {role: math.hypot(own, unit * size) for role, own, size in zip(free, spread, sizes, strict=True)}
     *before, last = each
     text = "".join(f"{_name(step, role)}{each[role].code} {values[role]:.7g}; " for role in before)
     text += f"{_name(step, last)}{each[last].code}"
@@ -158,19 +162,16 @@ def _linear(step: Step, data: FitData) -> Fit | None:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
                 found[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
     assigned = _fit(step, data, lambda parameters: _of_stored(step, parameters), found)
-    columns = _of_columns(step, data, found["weight"]) if found else None
-    simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved)) if fit)
-    return Fit(_of_solution(step, solved), solved.rank * outputs, *_wrong_outputs(step, data), simpler=simpler)
+    columns, wrong = _of_columns(step, data, found["weight"]) if found else None, _wrong_outputs(step, data)
+    simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved, len(wrong))) if fit)
+    text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
+    return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
 
 
-def _wrong_outputs(step: Step, data: FitData) -> Words:
-    """Return the rows of the weight whose outputs have errors that are too large."""
-    name = _name(step, "weight")
+def _wrong_outputs(step: Step, data: FitData) -> Ids:
+    """Return the outputs of a linear layer that have an error that is too large; others may differ by less."""
     residual = np.where(data.judged, data.actual - step.value, 0.0)
-    wrong = np.flatnonzero((np.abs(residual) > data.largest * data.allowed).any(tuple(range(residual.ndim - 1))))
-    if not len(wrong):
-        return "", 0.0, 0.0
-    return f"{name}, {counted(wrong, residual.shape[-1], 'row').rpartition(' ')[0]}", float(wrong[0]), 0.0
+    return np.flatnonzero((np.abs(residual) > data.largest * data.allowed).any(tuple(range(residual.ndim - 1))))
 
 
 def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None:
@@ -185,13 +186,14 @@ def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None
     return Fit(_of_stored(step, {"weight": weight}), int(columns.sum()) * len(weight), text, float(columns.sum()))
 
 
-def _of_low_rank(step: Linear, data: FitData, solved: _Solution) -> Fit | None:
+def _of_low_rank(step: Linear, data: FitData, solved: _Solution, wrong: int) -> Fit | None:
     """Return the layer with its weight changed by a matrix of low rank, as by an adapter (LoRA); None if the rank is not low.
 
     The rank is the number of singular values of the fitted change of the result above the largest that errors may have. Errors of
     the results, of standard deviations a_no, have at most max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the
     false-alarm probability of the threshold t, to leading order (Bandeira and van Handel 2016); rounding the weight has likewise
-    ω (√O + √I + t) times the largest of X. The rank r is low if each of r (I + O − r) numbers has three elements of the weight.
+    ω (√O + √I + t) times the largest of X. The rank r is low if each of r (I + O − r) numbers has three elements of
+    the weight, and if more than 2 r outputs are wrong: r rows of the weight have the rank r whatever they are.
     """
     weight, (inputs,) = step.site.parameters["weight"], data.rows(step.inputs)
     (outputs, width), change = weight.shape, solved.weight - weight
@@ -200,7 +202,7 @@ def _of_low_rank(step: Linear, data: FitData, solved: _Solution) -> Fit | None:
     of_weight = unit * (math.sqrt(outputs) + math.sqrt(width) + data.threshold) * float(np.linalg.norm(inputs, 2))
     of_results = float(np.linalg.norm(solved.errors) + solved.errors.max() * (math.sqrt(len(inputs)) + data.threshold))
     rank = int((values > of_weight + of_results).sum())
-    if not rank or LEAST_ROWS * rank * (outputs + width - rank) > weight.size:
+    if not rank or LEAST_ROWS * rank * (outputs + width - rank) > weight.size or wrong <= 2 * rank:
         return None
     changed = weight + (np.linalg.lstsq(inputs, left[:, :rank] * values[:rank], rcond=None)[0] @ right[:rank]).T
 
@@ -280,24 +282,27 @@ _CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.er
 def _initial(step: Step, data: FitData) -> Fit | None:
     """Return a layer with a weight that gives the results, if it acts like one that is drawn, and the right one does not.
 
-    With independent weights of mean 0 and standard deviation s, some bias, and X = U S Vᵀ the N judged inputs without their mean,
+    With independent weights of mean 0 and standard deviation s, and X = U S Vᵀ the N judged inputs, the numbers
 
-        z_io = Σ_n u_ni y_no / (S_i s)
+        z_io = Σ_n u_ni (y_no − b_o) / (S_i s)
 
-    are independent and of variance 1, whatever N: no element of the weight has to be known. Trained weights are not isotropic, and
-    have another scale. Directions i are left out in which errors of the results add more than the sampling error 1/√O.
+    are independent and of variance 1, whatever N: no element of the weight has to be known. The bias b is the right one or 0; one
+    that is drawn as well has one input more, 1. Trained weights are not isotropic, and have another scale. Directions i are left
+    out in which errors of the results add more than the sampling error 1/√O.
     """
     assert isinstance(step, Linear)
     x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
-    if len(x) < LEAST_ROWS or not np.isfinite(found).all():
+    if not np.isfinite(found).all():
         return None
-    left, sizes, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     # Errors are proportional to results, which may be much smaller or larger than the right ones.
     error = float(np.sqrt((allowed**2).mean() * (found**2).mean() / max((right**2).mean(), TINY))) * found.shape[1] ** 0.25
-    of_config = step.site.architecture.initializer_range
-    for deviation in dict.fromkeys((of_config, _CUT * of_config, _USUAL, _CUT * _USUAL, 1.0 / math.sqrt(3.0 * x.shape[1]))):
+    of_config, uniform, none = step.site.architecture.initializer_range, 1.0 / math.sqrt(3.0 * x.shape[1]), np.zeros_like(step.bias)
+    deviations = dict.fromkeys((of_config, _CUT * of_config, _USUAL, _CUT * _USUAL, uniform))
+    own_bias, drawn_bias = (np.linalg.svd(a, full_matrices=False)[:2] for a in (x, np.concatenate([x, np.ones((len(x), 1))], 1)))
+    draws = [(deviation, bias, own_bias) for deviation in deviations for bias in (none, step.bias)]
+    for deviation, bias, (left, sizes) in (*draws, (uniform, none, drawn_bias)):
         kept = sizes * deviation > max(error, sizes[0] * deviation * max(x.shape) * _EPSILON)
-        z, own = (left[:, kept].T @ (y - y.mean(0)) / (sizes[kept] * deviation)[:, None] for y in (found, right))
+        z, own = (left[:, kept].T @ (y - bias) / (sizes[kept] * deviation)[:, None] for y in (found, right))
         # The deviation of n numbers has the relative error 1/√(2 n); one that is twice as large is excluded by ln 2 > t / √(2 n).
         if z.size <= data.threshold**2 / (2.0 * math.log(2.0) ** 2) or len(z) < 2:
             continue
@@ -306,9 +311,8 @@ def _initial(step: Step, data: FitData) -> Fit | None:
             solved = _solved(step, data)
             if solved is not None:
                 return Fit(_of_solution(step, solved), solved.weight.size, "deviation", deviation)
-            weight = as_array(np.linalg.lstsq(x - x.mean(0), found - found.mean(0), rcond=None)[0].T)
-            faulty = with_parameters(step, weight=weight, bias=found.mean(0) - weight @ x.mean(0))
-            return Fit(faulty, weight.size, "deviation", deviation)
+            weight = as_array(np.linalg.lstsq(x, found - bias, rcond=None)[0].T)
+            return Fit(with_parameters(step, weight=weight, bias=bias), weight.size, "deviation", deviation)
     return None
 
 
@@ -410,8 +414,8 @@ FITTED_PARAMETERS = (
     Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", "constructed", _of_module,
            "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
            estimates="whose"),
-    described(LINEARS | {"norm"}, _outputs),
     *OTHER_WEIGHTS,
+    described(LINEARS | {"norm"}, _outputs),
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
            "one of them is off by up to {value} deviations", "constructed", _statistics,
            "a fast inverse root; statistics of something other than the token",

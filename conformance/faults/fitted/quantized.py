@@ -103,17 +103,17 @@ def _result(step: Step, data: FitData) -> Fit | None:
     that lies within its error of a tie may be rounded either way.
     """
     found = data.actual[data.judged]
-    largest = float(found.max(initial=0.0))
-    if not largest > 0.0 or not data.is_finite:
+    if not data.is_finite or not found.max(initial=0.0) > 0.0:
         return None
+    largest = (1.0, float(found.max()), float(np.nan_to_num(data.actual).max()))  # The step may be that of padding, too.
 
     def distance(unit: float) -> float:
         return float(np.median(np.abs(data.actual - np.rint(step.value / unit) * unit)[data.judged]))
 
-    unit = min((whole / n for whole in (1.0, largest) for n in _EIGHT_BITS), key=distance)
+    unit = min((whole / n for whole in largest for n in _EIGHT_BITS), key=distance)
     if (np.abs(found - np.rint(found / unit) * unit) > data.largest * data.allowed[data.judged]).any():
         return None
-    least, most = np.rint(found.min() / unit), np.rint(largest / unit)
+    least, most = np.rint(found.min() / unit) + 0.0, np.rint(found.max() / unit)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit
