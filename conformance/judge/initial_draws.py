@@ -71,30 +71,13 @@ def legal(deviation: float) -> tuple[Distribution, ...]:
     return normal(deviation), normal(deviation, CUT), normal(deviation / KEPT, CUT)
 
 
-def usual_draws(ins: int, deviation: float) -> Mistakes:
-    """Yield the distributions of biases and LayerNorm weights that are wrongly drawn; `ins` is the number of inputs summed."""
-    yield uniform(1.0 / math.sqrt(ins)), "torch's default of nn.Linear"
-    yield normal(deviation), "as if it were a matrix"
-
-
-def usual_mistakes(shape: tuple[int, ...], deviation: float, layers: int) -> Mistakes:
-    """Yield the distributions of a wrongly initialized matrix or table, each with its cause in words."""
-    ins, outs = shape[-1], shape[0]
+def usual_mistakes(ins: int, deviation: float) -> Mistakes:
+    """Yield the distributions of wrongly drawn parameters, each with its cause in words; `ins` is the number of inputs summed."""
     for distribution in legal(USUAL_RANGE):
         yield distribution, "the config's initializer_range is ignored"
-    yield uniform(math.sqrt(3.0) * deviation), "of that standard deviation, but uniform"
     yield uniform(1.0 / math.sqrt(ins)), "torch's default of nn.Linear"
     yield normal(1.0), "torch's default of nn.Embedding"
-    yield uniform(math.sqrt(6.0 / (ins + outs))), "Glorot's, uniform: the default of Keras"
-    yield uniform(math.sqrt(6.0 / (4 * ins))), "Glorot's of query, key and value in one: the default of nn.MultiheadAttention"
-    yield normal(math.sqrt(2.0 / (ins + outs))), "Glorot's, normal"
-    yield normal(math.sqrt(1.0 / ins) / KEPT, CUT), "LeCun's, truncated: the default of flax.linen.Dense"
-    yield normal(math.sqrt(1.0 / ins)), "LeCun's, normal"
-    yield uniform(math.sqrt(6.0 / ins)), "He's, uniform"
-    yield normal(math.sqrt(2.0 / ins)), "He's, normal"
-    yield normal(deviation / math.sqrt(2.0 * max(layers, 1))), "scaled by 1/√(2 layers), as in GPT-2"
-    yield normal(math.sqrt(deviation)), "initializer_range is taken for the variance"
-    yield normal(deviation**2), "initializer_range is squared"
+    yield normal(deviation), "as if it were a matrix"
 
 
 _TESTS = 6  # tests of a single parameter: mean, variance, largest, shape, and independence along both axes
@@ -126,7 +109,7 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
             said = wrong.get(name) or _row_of_zeros(x, padding[name]) or _unlike_draw(drawn[name], a, storage, alpha)
         else:
             weight = found.get(name.removesuffix("bias") + "weight", x[:, None])
-            said = _unlike_constant(x, right, usual_draws(weight.shape[-1], a.initializer_range), storage, alpha)
+            said = _unlike_constant(x, right, usual_mistakes(weight.shape[-1], a.initializer_range), storage, alpha)
         if said:
             wrong[name] = said
     signs = {name: np.signbit(x) for name, x in drawn.items() if name not in wrong}
@@ -197,7 +180,7 @@ def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> st
     """Return a description of the error in a single drawn parameter, or an empty string."""
     r = a.initializer_range
     if not any(fits(x, distribution, storage, alpha) for distribution in legal(r)):
-        return f"{_said(x, usual_mistakes(x.shape, r, a.num_hidden_layers), storage, alpha)}, expected N(0, {r:g}²)"
+        return f"{_said(x, usual_mistakes(x.shape[-1], r), storage, alpha)}, expected N(0, {r:g}²)"
     for axis, what in enumerate(("rows", "columns")):
         end = x.shape[axis] // 2 * 2
         one, other = (np.signbit(x.take(range(first, end, 2), axis)) for first in (0, 1))

@@ -165,9 +165,9 @@ def is_reduced(name: str) -> bool:
 
 
 def rounding(anatomy: Sequence[str]) -> str:
-    """Return in words that an unidentified error has the size and form of a format's rounding; empty if it does not."""
+    """Return in words that an unidentified error has the size of a format's rounding; empty if it does not."""
     formats = [name for line in anatomy if (name := format_of(line))]
-    return f"the error has the size and form of computing in {' or '.join(formats)}; its place is not known" if formats else ""
+    return f"the error has the size of computing in {' or '.join(formats)}; its place is not known" if formats else ""
 
 
 def where_reduced(steps: Sequence[str], layers: int) -> str:
