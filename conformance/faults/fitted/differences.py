@@ -94,7 +94,7 @@ def _assigning(right: Array, chosen: Mask, operator: str) -> Callable[[float], A
 def _rearranged(estimated: Estimated) -> Iterator[Assignment]:
     """Yield which rows, or which columns, are those of others, if each of them is."""
     for axis in range(estimated.right.ndim):
-        differs = np.moveaxis(estimated.differs, axis, 0).reshape(estimated.right.shape[axis], -1).any(1)
+        differs = as_array(np.moveaxis(estimated.differs, axis, 0).reshape(estimated.right.shape[axis], -1).any(1))
         right, found = (np.moveaxis(a, axis, 0).reshape(len(differs), -1) for a in (estimated.right, estimated.found))
         if not 0 < differs.sum() <= MOST_FEATURES:
             return

@@ -174,8 +174,8 @@ def one_number(
     """
     if not data.is_finite:
         return None
-    rows, actual, allowed, judged = (a.reshape(-1, a.shape[-1]) for a in (x, data.actual, data.allowed, data.judged))
-    weight = np.where(judged, 1.0 / allowed, 0.0)
+    weight = np.where(data.judged, 1.0 / data.allowed, 0.0)
+    rows, actual, weight = (a.reshape(-1, a.shape[-1]) for a in (x, data.actual, weight))
     some = np.s_[:: max(len(rows) // _ROWS_AT_FIRST, 1)]
 
     def left(c: float, part: slice) -> float:

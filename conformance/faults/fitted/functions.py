@@ -1,6 +1,6 @@
 """Fitted faults of functions with one number: of forms of GELU, a cap, cosines, limits, masked scores; and the sums of softmax."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,18 +34,16 @@ def _constant(usual: float, form: Form, equation: type[Step]) -> Callable[[Step,
     return fit
 
 
-def _multiples(x: Array, factors: Sequence[float]) -> list[float]:
-    """Return these multiples of the largest magnitude of x, from which a number is searched; 1 if x is 0."""
-    return [float(np.abs(x).max(initial=0.0) or 1.0) * factor for factor in factors]
-
-
 def _capped(step: Step, data: FitData) -> Fit | None:
     """Return the scores c · tanh(s / c); from about 100 times the largest score on, a cap c changes nothing."""
 
     def form(s: Array, cap: float) -> Array:
         return as_array(cap * np.tanh(s / cap))
 
-    found = one_number(data, step.value, form, _multiples(np.where(data.judged, data.actual, 0.0), 2.0 ** np.arange(0.0, 7.0, 0.5)))
+    largest = float(np.abs(data.actual).max(initial=0.0, where=data.judged))
+    if not largest > 0.0:
+        return None
+    found = one_number(data, step.value, form, [largest * 2.0 ** (n / 2.0) for n in range(14)])
     if found is None:
         return None
 
@@ -110,7 +108,7 @@ def _filled(step: Step, data: FitData) -> Fit | None:
     def form(s: Array, c: float) -> Array:  # Masked scores are NaN.
         return softmax(np.where(np.isnan(s), -c, s), np.ones(s.shape, np.bool_))
 
-    found = one_number(data, np.where(keys, step.parents[0], np.nan), form, 2.0 ** np.arange(-2.0, 7.0))
+    found = one_number(data, np.where(keys, step.parents[0], np.nan), form, [2.0**n for n in range(-2, 7)])
     if found is None:
         return None
     faulty = Altered(step, lambda inner: form(np.where(keys, inner.parents[0], np.nan), found[0]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
-from conformance.faults.fault import LINEARS, with_parameters
+from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
 from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.model.batch import Ids
@@ -292,7 +292,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     """
     assert isinstance(step, Linear)
     x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
-    if not np.isfinite(found).all():
+    if x.size * min(x.shape) > MOST_OPERATIONS or not np.isfinite(found).all():
         return None
     # Errors are proportional to results, which may be much smaller or larger than the right ones.
     error = float(np.sqrt((allowed**2).mean() * (found**2).mean() / max((right**2).mean(), TINY))) * found.shape[1] ** 0.25

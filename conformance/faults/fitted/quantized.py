@@ -54,7 +54,7 @@ def _asymmetric(x: Array, levels: int, how: str, *, with_zero: bool = True, subt
     zero, quotient = np.float32(np.rint(-low / step)), wide / step
     integers = np.clip(np.rint(quotient) + zero, 0, levels) - zero * subtracted
     near = distance_to_tie(quotient) < _HELD
-    return as_array(integers * step, np.float64), near * float(step) ** 2, float(step), how
+    return as_array(integers * step, np.float64), as_array(near * float(step) ** 2, np.float64), float(step), how
 
 
 def _inputs(x: Array) -> Iterator[Rounded]:
