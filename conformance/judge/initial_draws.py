@@ -25,15 +25,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
+from conformance.faults.fitted.parameters import CUT, KEPT, USUAL_RANGE
 from conformance.model.architecture import Architecture
 from conformance.model.training import WORDS, constant_of
 from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
-
-CUT = 2.0  # standard deviations at which TensorFlow's truncated_normal_initializer truncates
-# Standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
-KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
-USUAL_RANGE = 0.02  # default of transformers.BertConfig.initializer_range, often hard-coded in place of the config's value
 
 
 @dataclass(frozen=True)

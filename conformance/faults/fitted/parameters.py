@@ -274,9 +274,10 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
 
 # A weight that is drawn at random.
 
-_USUAL = 0.02  # The default of BertConfig.initializer_range.
-# Standard deviation of N(0, 1) truncated at ± 2, TensorFlow's initializer: √(1 − 4 φ(2) / (2 Φ(2) − 1)).
-_CUT = math.sqrt(1.0 - 4.0 * math.exp(-2.0) / math.sqrt(2.0 * math.pi) / math.erf(math.sqrt(2.0)))
+USUAL_RANGE = 0.02  # The default of BertConfig.initializer_range, often hard-coded in place of the config's value.
+CUT = 2.0  # standard deviations at which TensorFlow's truncated_normal_initializer truncates
+# Standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
+KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
 
 
 def _initial(step: Step, data: FitData) -> Fit | None:
@@ -297,7 +298,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     # Errors are proportional to results, which may be much smaller or larger than the right ones.
     error = float(np.sqrt((allowed**2).mean() * (found**2).mean() / max((right**2).mean(), TINY))) * found.shape[1] ** 0.25
     of_config, uniform, none = step.site.architecture.initializer_range, 1.0 / math.sqrt(3.0 * x.shape[1]), np.zeros_like(step.bias)
-    deviations = dict.fromkeys((of_config, _CUT * of_config, _USUAL, _CUT * _USUAL, uniform))
+    deviations = dict.fromkeys((of_config, KEPT * of_config, USUAL_RANGE, KEPT * USUAL_RANGE, uniform))
     own_bias, drawn_bias = (np.linalg.svd(a, full_matrices=False)[:2] for a in (x, np.concatenate([x, np.ones((len(x), 1))], 1)))
     draws = [(deviation, bias, own_bias) for deviation in deviations for bias in (none, step.bias)]
     for deviation, bias, (left, sizes) in (*draws, (uniform, none, drawn_bias)):
