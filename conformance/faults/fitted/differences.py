@@ -31,13 +31,13 @@ class Estimated:
 
     Attributes:
         right: the checkpoint's, (O, I), or (O,).
-        found: the estimated ones, of the same shape.
+        value: the estimated ones, of the same shape.
         deviation: standard deviation of each estimate.
         most: the largest error in deviations, t_N.
     """
 
     right: Array
-    found: Array
+    value: Array
     deviation: Array
     most: float
 
@@ -48,7 +48,7 @@ class Estimated:
 
     def equals(self, other: Array) -> Mask:
         """Return which elements are those of `other` within their errors."""
-        return as_array(np.abs(self.found - other) <= self.most * self.deviation)
+        return as_array(np.abs(self.value - other) <= self.most * self.deviation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def _rearranged(estimated: Estimated) -> Iterator[Assignment]:
     """Yield which rows, or which columns, are those of others, if each of them is."""
     for axis in range(estimated.right.ndim):
         differs = as_array(np.moveaxis(estimated.differs, axis, 0).reshape(estimated.right.shape[axis], -1).any(1))
-        right, found = (np.moveaxis(a, axis, 0).reshape(len(differs), -1) for a in (estimated.right, estimated.found))
+        right, found = (np.moveaxis(a, axis, 0).reshape(len(differs), -1) for a in (estimated.right, estimated.value))
         if not 0 < differs.sum() <= MOST_FEATURES:
             return
         order = np.arange(len(right))
@@ -120,9 +120,9 @@ def _operations(estimated: Estimated, chosen: Mask) -> Iterator[tuple[str, float
     weight = np.where(chosen, known**-2.0, 0.0)
     one = np.ones_like(weight)
     for operator, slope, target in (
-        ("*=", estimated.right, estimated.found),
-        ("=", one, estimated.found),
-        ("+=", one, estimated.found - estimated.right),
+        ("*=", estimated.right, estimated.value),
+        ("=", one, estimated.value),
+        ("+=", one, estimated.value - estimated.right),
     ):
         energy = float((weight * slope**2).sum())
         if energy > 0.0:
@@ -173,7 +173,7 @@ def index_of(chosen: Mask) -> str:
 def elements_in_words(tensor: str, estimated: Estimated) -> Words:
     """Return which elements of a vector differ, and the expected and the estimated value of the first of them."""
     wrong = np.flatnonzero(estimated.differs)
-    expected, value, deviation = (float(x[wrong[0]]) for x in (estimated.right, estimated.found, estimated.deviation))
+    expected, value, deviation = (float(x[wrong[0]]) for x in (estimated.right, estimated.value, estimated.deviation))
     many = counted(wrong, estimated.right.size, "element")
     return f"{tensor}, {many}: expected {expected:.{DIGITS}g}, estimated", value, deviation
 

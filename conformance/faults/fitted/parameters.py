@@ -42,13 +42,13 @@ def _of_stored(step: Step, parameters: Mapping[str, Array]) -> Altered:
     return with_slack(with_parameters(step, **parameters), slack)
 
 
-def _fit(step: Step, data: FitData, layer: Layer, found: Mapping[str, Estimated]) -> Fit | None:
+def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, Estimated]) -> Fit | None:
     """Return the layer with the assignments that make its parameters; None unless each parameter that differs has one.
 
     Estimated numbers are fitted anew to the result, of which they are linear functions: estimates of parameters have large errors
     if the inputs nearly depend on each other.
     """
-    made = {role: assignment(estimated) for role, estimated in found.items() if estimated.differs.any()}
+    made = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
     each = {role: one for role, one in made.items() if one is not None}
     if not made or len(each) < len(made):
         return None
@@ -66,7 +66,7 @@ def _fit(step: Step, data: FitData, layer: Layer, found: Mapping[str, Estimated]
         values |= {role: values[role] + float(move) for role, move in zip(free, moved, strict=True)}
         spread = np.sqrt(np.diagonal(np.linalg.pinv(slopes.T @ slopes)))
         # Stored parameters have errors of this unit, which all rows share.
-        sizes = [max(abs(values[role]), float(np.abs(found[role].right).max())) for role in free]
+        sizes = [max(abs(values[role]), float(np.abs(estimates[role].right).max())) for role in free]
         deviations |= {role: math.hypot(own, unit * size) for role, own, size in zip(free, spread, sizes, strict=True)}
     *before, last = each
     text = "".join(f"{_name(step, role)}{each[role].code} {values[role]:.7g}; " for role in before)
@@ -154,15 +154,15 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     if solved is None:
         return None
     outputs, inputs = solved.weight.shape
-    found = dict[str, Estimated]()
+    estimates = dict[str, Estimated]()
     if solved.rank == inputs + 1:  # Otherwise, single elements are not determined.
         unit, most = relative_error(data.allowed[data.judged], step.value[data.judged]), _most(data, solved.weight, solved.bias)
         for role, value, spread in (("weight", solved.weight, solved.spread[:-1]), ("bias", solved.bias, solved.spread[-1])):
             if role in step.site.parameters:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
-                found[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
-    assigned = _fit(step, data, lambda parameters: _of_stored(step, parameters), found)
-    columns, wrong = _of_columns(step, data, found["weight"]) if found else None, _wrong_outputs(step, data)
+                estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
+    assigned = _assigned(step, data, lambda parameters: _of_stored(step, parameters), estimates)
+    columns, wrong = _of_columns(step, data, estimates["weight"]) if estimates else None, _wrong_outputs(step, data)
     simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved, len(wrong))) if fit)
     text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
     return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
@@ -251,14 +251,14 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
     of_mean = np.where(factors.differs, factors.deviation * np.abs(mean), 0.0)
     addends = Estimated(addend, h, np.hypot(np.hypot(error / math.sqrt(len(y)), of_mean), unit * np.abs(h)), most)
     h = np.where(addends.differs, h, addend)
-    found = {"weight": Estimated(factor, f, factors.deviation, most), "bias": Estimated(addend, h, addends.deviation, most)}
+    estimates = {"weight": Estimated(factor, f, factors.deviation, most), "bias": Estimated(addend, h, addends.deviation, most)}
 
     def layer(other: Mapping[str, Array]) -> Step:
         if "weight" in other and is_linear:
             other = {**other, "weight": parameters["weight"] * other["weight"][:, None]}
         return _of_stored(step, other)
 
-    wrong = {role: estimated for role, estimated in found.items() if estimated.differs.any()}
+    wrong = {role: estimated for role, estimated in estimates.items() if estimated.differs.any()}
     if not wrong:
         return None
     role = next(iter(wrong))
@@ -268,8 +268,8 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
     free = sum(
         (1 if one.differs.all() else 2) * int(one.differs.sum()) for one in wrong.values()
     )  # Which differ is fitted as well.
-    assigned = _fit(step, data, layer, wrong)
-    return Fit(layer({role: one.found for role, one in wrong.items()}), free, *words, simpler=(assigned,) if assigned else ())
+    assigned = _assigned(step, data, layer, wrong)
+    return Fit(layer({role: one.value for role, one in wrong.items()}), free, *words, simpler=(assigned,) if assigned else ())
 
 
 # A weight that is drawn at random.
