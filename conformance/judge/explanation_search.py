@@ -44,7 +44,7 @@ def explanations(
         known: names of faults that explained other activations.
         per_token: whether fits with numbers for each token are tried as well.
     """
-    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, known, per_token=per_token)
+    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, per_token=per_token)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -61,7 +61,6 @@ def single_explanations(
 
 def fitted_explanations(
     problem: StepProblem,
-    known: Collection[str] = (),
     *,
     likely: Collection[str] = (),
     per_token: bool = True,
@@ -71,12 +70,11 @@ def fitted_explanations(
 
     Args:
         problem: the data of the search.
-        known: names of faults that explained other activations.
         likely: names of faults that explain the array under a wider arithmetic; they are tried first.
         per_token: whether fits with numbers for each token are tried as well.
         fits: the fits that are tried.
     """
-    return _best_fit(problem, known, sorted(fits, key=lambda one: one.name not in likely), per_token=per_token)
+    return _best_fit(problem, sorted(fits, key=lambda one: one.name not in likely), per_token=per_token)
 
 
 def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
@@ -85,7 +83,7 @@ def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
     Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
     arithmetic under which the step passes.
     """
-    return _best_fit(problem, (), [fit for fit in FITTED if fit.of_one_number], per_token=False, one_number=True)
+    return _best_fit(problem, [fit for fit in FITTED if fit.of_one_number], per_token=False, one_number=True)
 
 
 def _searched(
@@ -166,7 +164,7 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
 
 
 def _best_fit(
-    problem: StepProblem, known: Collection[str], fits: Sequence[Fitted], *, per_token: bool, one_number: bool = False
+    problem: StepProblem, fits: Sequence[Fitted], *, per_token: bool, one_number: bool = False
 ) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
@@ -186,10 +184,9 @@ def _best_fit(
         if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
         with np.errstate(all="ignore"):  # An output may be zero in the checkpoint; a fit that is not finite explains nothing.
-            fit = fault.fit(step, replace(data, is_known=fault.name in known))
-        if fit is None or (one_number and not fit.deviation):
-            continue
-        found = _explaining(problem, fault.name, fit)
+            fit = fault.fit(step, data)
+            fits_of_fault = () if fit is None or (one_number and not fit.deviation) else (*fit.simpler, fit)
+            found = next(filter(None, (_explaining(problem, fault.name, one) for one in fits_of_fault)), None)
         if found and not fault.is_description:
             named = found
         elif found and (described is None or found.is_better_than(described)):

@@ -137,9 +137,7 @@ def _explained(
     by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
     if any(local.named for local in by_one):
         return by_one
-    return _with_explanations(
-        found, lambda problem, known, per_token: fitted_explanations(problem, known, per_token=per_token), known
-    )
+    return _with_explanations(found, lambda problem, _, per_token: fitted_explanations(problem, per_token=per_token), known)
 
 
 def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
@@ -193,7 +191,7 @@ def _with_explanations(found: Sequence[Judged], search: Search, known: Collectio
         local, problem = judged.local, judged.problem
         by_catalogue = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not by_catalogue:
-            explained_by = fitted_explanations(problem, known, likely=likely)
+            explained_by = fitted_explanations(problem, likely=likely)
         else:
             explained_by = search(problem, {*known, *likely}, not by_catalogue)
         if not explained_by and not named:

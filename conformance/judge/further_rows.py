@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
 from conformance.faults.fault import LINEARS
-from conformance.faults.fitted import OF_WEIGHTS
+from conformance.faults.fitted import OTHER_WEIGHTS
 from conformance.goldens.batches import batch
 from conformance.goldens.recipe import SEED
 from conformance.judge.block_totals import block_totals
@@ -76,7 +76,7 @@ def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], al
     judged = whole.judge(widest, totals)
     if judged.local.passes:
         return judged.local
-    return replace(judged.local, explanations=fitted_explanations(judged.problem, fits=OF_WEIGHTS))
+    return replace(judged.local, explanations=fitted_explanations(judged.problem, fits=OTHER_WEIGHTS))
 
 
 def _is_undetermined(verdict: Verdict, network: Network) -> bool:

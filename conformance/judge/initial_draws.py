@@ -25,15 +25,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
+from conformance.faults.fitted.parameters import CUT, KEPT, USUAL_RANGE
 from conformance.model.architecture import Architecture
 from conformance.model.training import WORDS, constant_of
 from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.thresholds import BinomialCount, sidak_share
-
-CUT = 2.0  # standard deviations at which TensorFlow's truncated_normal_initializer truncates
-# Standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
-KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
-USUAL_RANGE = 0.02  # default of transformers.BertConfig.initializer_range, often hard-coded in place of the config's value
 
 
 @dataclass(frozen=True)
@@ -71,30 +67,13 @@ def legal(deviation: float) -> tuple[Distribution, ...]:
     return normal(deviation), normal(deviation, CUT), normal(deviation / KEPT, CUT)
 
 
-def usual_draws(ins: int, deviation: float) -> Mistakes:
-    """Yield the distributions of biases and LayerNorm weights that are wrongly drawn; `ins` is the number of inputs summed."""
-    yield uniform(1.0 / math.sqrt(ins)), "torch's default of nn.Linear"
-    yield normal(deviation), "as if it were a matrix"
-
-
-def usual_mistakes(shape: tuple[int, ...], deviation: float, layers: int) -> Mistakes:
-    """Yield the distributions of a wrongly initialized matrix or table, each with its cause in words."""
-    ins, outs = shape[-1], shape[0]
+def usual_mistakes(ins: int, deviation: float) -> Mistakes:
+    """Yield the distributions of wrongly drawn parameters, each with its cause in words; `ins` is the number of inputs summed."""
     for distribution in legal(USUAL_RANGE):
         yield distribution, "the config's initializer_range is ignored"
-    yield uniform(math.sqrt(3.0) * deviation), "of that standard deviation, but uniform"
     yield uniform(1.0 / math.sqrt(ins)), "torch's default of nn.Linear"
     yield normal(1.0), "torch's default of nn.Embedding"
-    yield uniform(math.sqrt(6.0 / (ins + outs))), "Glorot's, uniform: the default of Keras"
-    yield uniform(math.sqrt(6.0 / (4 * ins))), "Glorot's of query, key and value in one: the default of nn.MultiheadAttention"
-    yield normal(math.sqrt(2.0 / (ins + outs))), "Glorot's, normal"
-    yield normal(math.sqrt(1.0 / ins) / KEPT, CUT), "LeCun's, truncated: the default of flax.linen.Dense"
-    yield normal(math.sqrt(1.0 / ins)), "LeCun's, normal"
-    yield uniform(math.sqrt(6.0 / ins)), "He's, uniform"
-    yield normal(math.sqrt(2.0 / ins)), "He's, normal"
-    yield normal(deviation / math.sqrt(2.0 * max(layers, 1))), "scaled by 1/√(2 layers), as in GPT-2"
-    yield normal(math.sqrt(deviation)), "initializer_range is taken for the variance"
-    yield normal(deviation**2), "initializer_range is squared"
+    yield normal(deviation), "as if it were a matrix"
 
 
 _TESTS = 6  # tests of a single parameter: mean, variance, largest, shape, and independence along both axes
@@ -126,7 +105,7 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
             said = wrong.get(name) or _row_of_zeros(x, padding[name]) or _unlike_draw(drawn[name], a, storage, alpha)
         else:
             weight = found.get(name.removesuffix("bias") + "weight", x[:, None])
-            said = _unlike_constant(x, right, usual_draws(weight.shape[-1], a.initializer_range), storage, alpha)
+            said = _unlike_constant(x, right, usual_mistakes(weight.shape[-1], a.initializer_range), storage, alpha)
         if said:
             wrong[name] = said
     signs = {name: np.signbit(x) for name, x in drawn.items() if name not in wrong}
@@ -197,7 +176,7 @@ def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> st
     """Return a description of the error in a single drawn parameter, or an empty string."""
     r = a.initializer_range
     if not any(fits(x, distribution, storage, alpha) for distribution in legal(r)):
-        return f"{_said(x, usual_mistakes(x.shape, r, a.num_hidden_layers), storage, alpha)}, expected N(0, {r:g}²)"
+        return f"{_said(x, usual_mistakes(x.shape[-1], r), storage, alpha)}, expected N(0, {r:g}²)"
     for axis, what in enumerate(("rows", "columns")):
         end = x.shape[axis] // 2 * 2
         one, other = (np.signbit(x.take(range(first, end, 2), axis)) for first in (0, 1))

@@ -18,8 +18,8 @@ from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.arrangement import permutations, rearrangements
 from conformance.judge.residual_models.degenerate import constant, few_elements, fewer_bits, larger_noise, not_finite, zeroed
-from conformance.judge.residual_models.linear_combinations import gains, gains_and_shifts, multiples, scaled_parents, shifts, terms
-from conformance.judge.residual_models.other_functions import linear_maps, other_functions, transposed_weight
+from conformance.judge.residual_models.linear_combinations import gains_and_shifts, multiples, terms
+from conformance.judge.residual_models.other_functions import other_functions
 from conformance.judge.residual_models.residual_problem import TINY, ResidualFinding, ResidualProblem
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.thresholds import ErrorLimits
@@ -176,10 +176,10 @@ def rendered(found: Localization) -> str:
 
 # Ordered by the number of free parameters: if a stage explains the residual, later stages are not tried.
 _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...], ...] = (
-    (constant, multiples, rearrangements, transposed_weight),
-    (permutations, terms, scaled_parents),
-    (shifts, gains, gains_and_shifts),
-    (linear_maps, other_functions),
+    (constant, multiples, rearrangements),
+    (permutations, terms),
+    (gains_and_shifts,),
+    (other_functions,),
     (fewer_bits, zeroed),
     (larger_noise,),
 )

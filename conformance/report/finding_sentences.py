@@ -52,7 +52,7 @@ def sentence(finding: Finding, layers: int) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
     if finding.fault is None:
         place = where(finding.steps, layers, finding.backward_of)
-        return f"{place}: {finding.reason or (SCREENED if finding.screened else rounding(finding.anatomy) or UNNAMED)}"
+        return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED + rounding(finding.anatomy))}"
     numbers = finding.numbers or [""] * len(finding.others)
     named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same(o, finding.fault.name)]
     others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
@@ -165,9 +165,9 @@ def is_reduced(name: str) -> bool:
 
 
 def rounding(anatomy: Sequence[str]) -> str:
-    """Return in words that an unidentified error has the size and form of a format's rounding; empty if it does not."""
+    """Return in words that an unidentified error has the size of a format's rounding; empty if it does not."""
     formats = [name for line in anatomy if (name := format_of(line))]
-    return f"the error has the size and form of computing in {' or '.join(formats)}; its place is not known" if formats else ""
+    return f", as large as computing in {' or '.join(formats)} would leave" if formats else ""
 
 
 def where_reduced(steps: Sequence[str], layers: int) -> str:

@@ -73,7 +73,7 @@ def is_unnamed(a: ActivationRecord) -> bool:
 
 
 def fault_of(a: ActivationRecord) -> str:
-    """Return the name of the reduced precision that leaves an unexplained error of this size and form; empty if there is none."""
+    """Return the name of the reduced precision that leaves an unexplained error of this size; empty if there is none."""
     formats = [name for line in a.anatomy if (name := format_of(line))]
     return f"{REDUCED}{formats[0]}" if len(formats) == 1 else ""
 
@@ -93,7 +93,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
-    """Return the finding of reduced precision with the unexplained errors of its size and form, which have the same cause."""
+    """Return the finding of reduced precision with the unexplained errors of its size, which are taken for the same mistake."""
     same = [a for a in nameless if finding.fault and fault_of(a) == finding.fault.name]
     if not same:
         return finding
@@ -295,7 +295,7 @@ def _deviation(f: FaultRecord) -> float:
 def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
     """Group unexplained activations into presumed mistakes.
 
-    Those of one layer with the same non-empty anatomy belong together, and all that have the size and form of reduced precision.
+    Those of one layer with the same non-empty anatomy belong together, and all that have the size of reduced precision.
     """
     groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
     for a in failed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from conformance import check
@@ -14,7 +15,7 @@ from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.faults.changes import Altered
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
-from conformance.faults.fitted.weight_structure import Estimated, assignment
+from conformance.faults.fitted.differences import Estimated, assignment
 from conformance.judge import explanation_search
 from conformance.oracle import Step
 from conformance.report.output_formats import REPORT_FORMATS
@@ -89,46 +90,44 @@ def _with_reversed_row(weight: Tensor, _: Tensor) -> None:
 
 
 ALL = slice(None)
-STRUCTURES: dict[str, tuple[str, Callable[[Tensor, Tensor], Any]]] = {
-    "as by weight[0:16, 0:8] = 0": ("weight-columns-other", lambda w, _: _set(w, slice(16), slice(8), 0.0)),
-    "as by weight[0:8, 1:10:4] *= 2": ("weight-columns-other", lambda w, _: w[0:8, 1:10:4].mul_(2.0)),
-    "as by weight[:, [1, 4, 9]] = 0.25": ("weight-columns-other", lambda w, _: _set(w, ALL, [1, 4, 9], 0.25)),
-    "with other columns: expected 0 to 3, estimated 4 to 7": (
-        "weight-columns-other",
-        lambda w, _: _set(w, ALL, slice(4), w[:, 4:8].clone()),
-    ),
-    "of outputs 0:8, -1": ("outputs-scaled", lambda w, b: (w[:8].neg_(), b[:8].neg_())),
-    "of output 5, 1.25": ("outputs-scaled", lambda w, _: w[5].mul_(1.25)),
-    "of inputs 0:8, -1": ("inputs-scaled", lambda w, _: w[:, :8].neg_()),
-    "8 outputs, from 0 to 7": ("outputs-missing", lambda w, b: (w[:8].zero_(), b[:8].zero_())),
-    "expected 0 to 3, estimated 4 to 7": ("weight-rows-reordered", lambda w, _: _set(w, slice(4), ALL, w[4:8].clone())),
-    "weight, row 5": ("parameters-other", _with_reversed_row),
+STRUCTURES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "weight[0:16, 0:8] = 0": lambda w, _: _set(w, slice(16), slice(8), 0.0),
+    "weight[0:8, 1:10:4] *= 2": lambda w, _: w[0:8, 1:10:4].mul_(2.0),
+    "weight[:, [1, 4, 9]] = 0.25": lambda w, _: _set(w, ALL, [1, 4, 9], 0.25),
+    "weight[:, 0:4], number of columns 4": lambda w, _: _set(w, ALL, slice(4), w[:, 4:8] + w[:, 8:12]),
+    "weight with other columns: expected 0 to 3, estimated 4 to 7": lambda w, _: _set(w, ALL, slice(4), w[:, 4:8].clone()),
+    "weight[0:8] *= -1; bert.encoder.layer.1.attention.output.dense.bias[0:8] *= -1": lambda w, b: (w[:8].neg_(), b[:8].neg_()),
+    "weight[5] *= 1.25": lambda w, _: w[5].mul_(1.25),
+    "weight[:, 0:8] *= -1": lambda w, _: w[:, :8].neg_(),
+    "weight[0:8] = 0; bert.encoder.layer.1.attention.output.dense.bias[0:8] = 0": lambda w, b: (w[:8].zero_(), b[:8].zero_()),
+    "weight with other rows: expected 0 to 3, estimated 4 to 7": lambda w, _: _set(w, slice(4), ALL, w[4:8].clone()),
+    "weight by a matrix of rank 1": lambda w, _: w.add_(0.01 * torch.outer(torch.arange(32.0).cos(), torch.arange(32.0).sin())),
+    "weight, row 5": _with_reversed_row,
 }
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_structure_of_a_weight_is_reported(structure: str) -> None:
-    name, change = STRUCTURES[structure]
-    (found,) = check(_dense(change), "tiny").findings
-    assert (found.name, found.is_description) == (name, name in DESCRIPTIONS)
-    assert structure in found.evidence
+    (found,) = check(_dense(STRUCTURES[structure]), "tiny").findings
+    assert (found.name, found.is_description) == ("parameters-other", True)
+    assert f"attention.output.dense.{structure}" in found.evidence
 
 
 RIGHT = np.array([[1.0, 2.0], [3.0, 5.0], [5.0, 6.0]])
 
 
-def _assigned(other: Any) -> tuple[str, float, float] | None:
-    """Return code, number and deviation of the assignment that makes these parameters of the right ones; None without one."""
+def _assigned(other: Any) -> tuple[str, float, bool] | None:
+    """Return the assignment that makes these parameters of the right ones: code, number, and whether it is estimated."""
     made = assignment(Estimated(RIGHT, np.array(other, np.float64), np.full(RIGHT.shape, 1e-9), 5.0))
-    return (made.code, made.value, made.deviation) if made else None
+    return (made.code, made.value, made.is_estimated) if made else None
 
 
 def test_an_assignment_is_the_simplest_that_makes_the_parameters() -> None:
     assert _assigned(RIGHT) is None
-    assert _assigned(-RIGHT) == ("[:] *=", -1.0, 0.0)
-    assert _assigned(RIGHT * [[1], [0], [1]]) == ("[1] =", 0.0, 0.0)
-    assert _assigned(RIGHT[[0, 0, 2]]) == (" with other rows: expected 1, estimated", 0.0, 0.0)
-    assert _assigned(RIGHT * [1.0, 3.0]) == ("[:, 1] *=", pytest.approx(3.0, abs=1e-12), pytest.approx(0.0, abs=1e-6))
+    assert _assigned(-RIGHT) == ("[:] *=", -1.0, False)
+    assert _assigned(RIGHT * [[1], [0], [1]]) == ("[1] =", 0.0, False)
+    assert _assigned(RIGHT[[0, 0, 2]]) == (" with other rows: expected 1, estimated", 0.0, False)
+    assert _assigned(RIGHT * [1.0, 3.0]) == ("[:, 1] *=", pytest.approx(3.0, abs=1e-12), True)
     assert _assigned(np.where(RIGHT == 5.0, [[7.0, 7.0], [7.0, 7.0], [5.0, 5.0]], RIGHT)) is None  # one element
 
 
@@ -136,7 +135,7 @@ def test_a_fit_with_as_many_numbers_as_a_description_has_no_name(monkeypatch: py
     def memorised(step: Step, data: FitData) -> Fit | None:
         return Fit(Altered(step, lambda _: data.actual), 10**6)
 
-    free = Fitted("adapter", frozenset({"linear"}), "", "constructed", memorised)
+    free = Fitted("inputs-clipped", frozenset({"linear"}), "", "constructed", memorised)
     monkeypatch.setattr(explanation_search, "FITTED", (free, *FITTED))
     (found,) = check(_dense(_with_reversed_row), "tiny").findings
     assert found.name == "parameters-other"

@@ -162,7 +162,7 @@ def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
         ("norm-varience", "did you mean norm-variance"),
         ("globel rms", "did you mean global rms"),
         ("accuracy", "it occurs in the meaning of sigma"),
-        ("probability", "did you mean probabilities-rounded? it occurs in the meaning of limit, z, false alarm"),
+        ("probability", "it occurs in the meaning of limit, z, false alarm"),
         ("sdpa", "`bert-conformance explain` lists every name"),
     ],
 )

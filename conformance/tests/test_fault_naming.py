@@ -9,7 +9,7 @@ import pytest
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.faults.fitted.lookup_words import element_that_differs, read_instead
+from conformance.faults.fitted.differences import read_instead
 from conformance.judge.number_words import figure
 from conformance.report.finding_sentences import evidence, sentence
 from conformance.report.findings import Finding, findings
@@ -156,10 +156,10 @@ def test_wrong_positions_are_given_beside_the_expected_ones(numbers: str) -> Non
     assert found.evidence.endswith(f", the positions: {numbers}")
 
 
-def test_positions_that_are_all_moved_by_one_number_have_a_name() -> None:
+def test_positions_that_are_all_moved_by_one_number_are_said_in_one_run() -> None:
     (found,) = check(Candidate([changed("position", "right(positions=positions + 3)")]), "tiny").findings
-    assert (found.name, found.is_description) == ("positions-offset", False)
-    assert "the number 3 is added to all positions" in found.sentence
+    assert (found.name, found.is_description) == ("positions-other", True)
+    assert "the positions: expected 0 to 15, estimated 3 to 18" in found.evidence
 
 
 def _read(numbers: Any, expected: Any, judged: Any = True) -> tuple[str, float]:
@@ -170,9 +170,10 @@ def test_runs_of_replaced_numbers_are_joined_and_the_first_of_many_are_given() -
     expected = np.arange(12)
     assert _read(expected[::-1], expected) == ("expected 0 to 11, estimated 11 to", 0.0)
     assert _read(expected, expected) == ("", 0.0)
-    halved = ("11 are others, such as expected 1, estimated 0; expected 2, estimated 5; expected 3, estimated", 5.0)
+    halved = ("11 are others, such as expected 1, estimated 0; expected 2 to 3, estimated 5; expected 4 to 5, estimated", 10.0)
     assert _read(expected // 2 * 5, expected) == halved
     assert _read([9, 1], [0, 1], [False, True]) == ("", 0.0)
     at_some_places = ("3 of 6 are others, the first at row 0, position 2: expected 1, estimated", 0.0)
     assert _read([[1, 1, 0], [1, 0, 0]], np.ones((2, 3), int)) == at_some_places
-    assert element_that_differs(np.array([1.0, -3.5]), np.array([1.5, -2.0])) == ("element 1, expected -2, estimated", -3.5)
+    assert _read(np.minimum(expected, 5), expected) == ("expected 6 to 11, estimated", 5.0)
+    assert _read([7, 7, 7], [0, 1, 2]) == ("expected 0 to 2, estimated", 7.0)

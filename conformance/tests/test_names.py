@@ -67,8 +67,7 @@ NOT_LOADED = (
 )
 DRAWN = "right(weight=normal(weight.shape, 0, weight) * {}, bias=None)"
 LOWEST = "right().index_fill(-1, torch.tensor([3]), -1e4)"
-OF_ROWS = {"rows-first": "right()[:1].expand_as(right()).contiguous()", "rows-other": "right().roll(1, 0)"}
-OF_ROWS |= {"tokens-shifted": "right().roll(1, 1)"}
+OF_ROWS = {"rows-other": "right().roll(1, 0)", "tokens-other": "right().roll(1, 1)"}
 HEADS, POSITIONS = torch.arange(4.0)[:, None, None], torch.arange(16.0)
 WAVES = torch.sin(POSITIONS[:, None] - POSITIONS)
 
@@ -81,30 +80,30 @@ def _biased(bias: Tensor) -> Change:
 NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "the layer before's residual": ("residual-of-layer-before", "tiny", "bfloat16", planted("residual-of-layer-before")),
     "packed tokens": ("tokens-packed-left", "tiny", BOTH, [changed("last", "packed_left(right(), mask)")]),
-    "inputs without zero point": ("zero-point-missing-inputs", "wide", "bfloat16", planted("zero-point-missing-inputs", 0)),
-    "weights without zero point": ("zero-point-missing", "wide", "bfloat16", [changed("inner", _unsigned)]),
-    "inputs of zero": ("inputs-zeroed", "tiny", BOTH, [changed("dense", "right(x=F.pad(x[..., d:], (d, 0)))", layers=(-1,))]),
+    "inputs without zero point": ("precision-int8-inputs", "wide", "bfloat16", planted("zero-point-missing-inputs", 0)),
+    "weights without zero point": ("parameters-other", "wide", "bfloat16", [changed("inner", _unsigned)]),
+    "inputs of zero": ("parameters-other", "tiny", BOTH, [changed("dense", "right(x=F.pad(x[..., d:], (d, 0)))", layers=(-1,))]),
     "the padding's logits zero": (
-        "outputs-zeroed", "tiny", BOTH, [changed("logits", "right(weight=weight * (arange(len(weight)) > 0)[:, None])")],
+        "parameters-other", "tiny", BOTH, [changed("logits", "right(weight=weight * (arange(len(weight)) > 0)[:, None])")],
     ),
-    "smoothed inputs": ("inputs-scaled", "wide", "bfloat16", [changed("inner", _smooth)]),
+    "smoothed inputs": ("parameters-other", "wide", "bfloat16", [changed("inner", _smooth)]),
     "a drawn decoder": (
-        "decoder-untied", "wide", "float32",
+        "parameters-initial", "wide", "float32",
         [changed("logits", "right(weight=normal(weight.shape, 0, weight) * a.initializer_range)")],
     ),
     "drawn parameters, wide": ("parameters-initial", "wide", "bfloat16", planted("parameters-initial")),
     "drawn parameters": ("parameters-initial", "tiny", "float32", planted("parameters-initial")),
     # Weights that give larger results; and a cap whose RMS and largest error are within the limits.
-    "a drawn decoder, twelve layers": ("decoder-untied", "deep", "bfloat16", planted("decoder-untied", 0)),
+    "a drawn decoder, twelve layers": ("parameters-initial", "deep", "bfloat16", planted("decoder-untied", 0)),
     "capped logits": ("logits-capped", "deep", "bfloat16", planted("logits-capped", 0)),
     # Of 100 nearly equal probabilities the rounding errors, which the candidate does not expose, add up in the context.
     "all rows": ("attention-over-rows-unmasked", "minilm", "bfloat16", planted("attention-over-rows-unmasked", 1)),
     # Each of 1536 outputs has 384 weights and 65 judged rows; the errors of rounding the weights are shared by the rows.
-    "two adapters": ("adapter", "minilm", "bfloat16", [planted("adapter", 3), planted("adapter", 4)]),
+    "two adapters": ("parameters-other", "minilm", "bfloat16", [planted("adapter", 3), planted("adapter", 4)]),
     # The inputs of layer 6 lie near a few directions, so that a change of full rank would look the same there.
-    "an adapter alone": ("adapter", "deep", "bfloat16", planted("adapter", 6)),
+    "an adapter alone": ("parameters-other", "deep", "bfloat16", planted("adapter", 6)),
     "an adapter beside others": (
-        "adapter parameters-other", "deep", "bfloat16", [planted("adapter", 5), planted("parameters-other", 6)],
+        "parameters-other", "deep", "bfloat16", [planted("adapter", 5), planted("parameters-other", 6)],
     ),
     # The inputs of 4 rows explain every residual by a weight.
     "a vector by squares": ("-", "tiny", "float32", [
@@ -151,17 +150,15 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "a truncated norm": ("result-bfloat16-truncated", "bert", "bfloat16", [changed("attended", _truncated)]),
     **{f"{name} of {step}": (name, "tiny", "float32", [first(step, moved)])
        for name, moved in OF_ROWS.items() for step in ("activated", "inner")},
-    "a lowest logit": ("logits-suppressed", "tiny", "float32", [changed("logits", LOWEST)]),
+    "a lowest logit": ("parameters-other", "tiny", "float32", [changed("logits", LOWEST)]),
     "one factor of all": ("product-scaled", "tiny", BOTH, [changed("dense", "right(weight=weight * 1.5)", layers=(1,))]),
     # Both residuals have a low rank: that of the columns, or of the inputs.
-    "copied columns": ("weight-columns-other", "tiny", "bfloat16", [
+    "copied columns": ("parameters-other", "tiny", "bfloat16", [
         changed("dense", "right(weight=cat([weight[:, 4:8], weight[:, 4:]], 1))", layers=(1,))]),
     "a layer that is not loaded": ("norm-affine-missing parameters-initial", "tiny", "float32", NOT_LOADED),
     "one offset for all": ("-", "tiny", "float32", [_biased(torch.tensor(0.5))]),
     "one offset for each head": ("-", "tiny", "float32", [_biased(0.3 * HEADS)]),
-    "a bias by distance": ("scores-bias-by-distance", "tiny", "float32", [_biased(WAVES)]),
-    "a bias by distance and by head": ("scores-bias-by-distance", "tiny", "float32", [_biased(0.3 * HEADS + 1e-4 * WAVES)]),
-    "a bias by distance in one head": ("scores-bias-by-distance", "tiny", "float32", [_biased((HEADS == 2) * WAVES)]),
+    "a bias by distance": ("-", "tiny", "float32", [_biased(WAVES)]),
     "random zeros": ("dropout-active", "tiny", BOTH, [
         changed("query", "2 * right() * (torch.rand(x.shape, generator=torch.Generator().manual_seed(i)) < 0.5)")]),
 }  # fmt: skip
@@ -287,8 +284,8 @@ def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> 
 
 def test_the_rank_of_an_adapter_is_reported() -> None:
     (found,) = findings(*ADAPTER)
-    assert found.name == "adapter"
-    assert "a matrix of rank 4" in found.sentence
+    assert found.name == "parameters-other"
+    assert "attention.self.query.weight by a matrix of rank 4" in found.evidence
 
 
 def _in_place(sublayer: Tensor, skip: Tensor, right: Callable[..., Tensor]) -> Tensor:

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden, trace
-from conformance.checks.trace import record
 from conformance.judge.narrower_format import format_of, narrower_format
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
-from conformance.tests.planted_mistakes import Planted
 
 LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
 POOLER = "bert.pooler.dense.weight"
@@ -45,34 +42,18 @@ def test_steps_without_a_product_have_no_form_of_rounding_and_are_judged_by_thei
     assert narrower_format(segment, actual, np.broadcast_to(judged, actual.shape), FORMATS["float32"], 8.0) == ()
 
 
-def test_a_wrong_equation_of_the_same_size_is_not_attributed_to_a_format() -> None:
-    def scale(model: Any) -> None:
-        factors = torch.ones(model["bert"].encoder.layer[0].intermediate.dense.out_features)
-        factors[13] = 1.003
-        model["bert"].encoder.layer[0].intermediate.intermediate_act_fn.register_forward_hook(lambda _, __, y: y * factors)
-
-    activations = record(Planted(scale), load_golden("tiny"), "cpu", "float32").activations["padded"]
-    wrong = activations[LAST].astype(np.float32)
-    rendered = " ".join(str(check(lambda *_: lambda _: {LAST: wrong}, "tiny")).split())
-    assert "as large as computing in float16 would leave (RMS 0.6" in rendered
-    assert "but not of its form: the error consists of about 1.7 patterns over the features, where rounding leaves" in rendered
-    assert SAID.format("float16") not in rendered
-    assert "INFERENCE_PRECISION_HINT" not in rendered
-
-
-@pytest.mark.parametrize(("rows", "labels"), [(1, 16), (8, 2)])
-def test_few_numbers_do_not_show_whether_an_error_has_the_form_of_rounding(rows: int, labels: int) -> None:
+def test_an_error_in_one_weight_of_the_same_size_is_said_to_be_possible_too() -> None:
     """The pooler's weight times 1.003, of which only the logits are exposed."""
-    tiny = load_golden("tiny").checkpoint.architecture.with_(num_labels=labels)
+    tiny = load_golden("tiny").checkpoint.architecture.with_(num_labels=16)
     rng = np.random.default_rng(0)
     weights = {name: 0.2 * rng.standard_normal(shape) for name, shape in parameter_shapes(tiny).items()}
-    ids = rng.integers(1, tiny.vocab_size, (rows, 8))
+    ids = rng.integers(1, tiny.vocab_size, (1, 8))
     network = Network(tiny, weights, Batch(ids, np.zeros_like(ids), np.ones_like(ids)))
     wrong = replace(network, weights={**weights, POOLER: 1.003 * weights[POOLER]})
     segment, actual = Segment(network, "classifier", {LAST: dict(network.walk())[LAST]}), dict(wrong.walk())["classifier"]
     sentence, *_ = narrower_format(segment, actual, np.ones(actual.shape, np.bool_), FORMATS["float32"], 8.0)
-    assert "so few numbers do not show whether it has its form" in sentence
-    assert format_of(sentence) == ""
+    assert "a small error in one equation or weight may leave as much" in sentence
+    assert format_of(sentence)
 
 
 @pytest.mark.parametrize("times", [1e-2, 30.0])

@@ -88,11 +88,11 @@ WRONG: Mapping[str, Start] = {
     "torch's default of the tables": Start("x.normal_()", _TABLE, _WORDS, "torch's default of nn.Embedding"),
     "a range of 0.02, whatever the config says": _matrices("x.normal_(0, 0.02)", "the config's initializer_range is ignored"),
     "truncated, at a range of 0.02": _matrices("truncated(x, 0.02)", "initializer_range is ignored"),
-    "the range as a variance": _matrices("x.normal_(0, r**0.5)", "taken for the variance"),
-    "the range squared": _matrices("x.normal_(0, r**2)", "initializer_range is squared"),
-    "Glorot's": _matrices("init.xavier_uniform_(x)", "Glorot's, uniform"),
-    "He's": _matrices("init.kaiming_normal_(x)", "He's, normal"),
-    "uniform, of the same variance": _matrices("x.uniform_(-(3**0.5) * r, 3**0.5 * r)", "but uniform", _WORDS),
+    "the range as a variance": _matrices("x.normal_(0, r**0.5)", "standard deviation 0.22"),
+    "the range squared": _matrices("x.normal_(0, r**2)", "standard deviation 0.002"),
+    "Glorot's": _matrices("init.xavier_uniform_(x)", "standard deviation 0.14"),
+    "He's": _matrices("init.kaiming_normal_(x)", "standard deviation 0.2"),
+    "uniform, of the same variance": _matrices("x.uniform_(-(3**0.5) * r, 3**0.5 * r)", "kurtosis 1.", _WORDS),
     "about another mean": _matrices("x.normal_(r, r)", "mean 0.0499"),
     "nothing drawn": _matrices("x.zero_()", "0 everywhere"),
     "one row, repeated": _matrices("x.copy_(x[:1].clone())", "row 1 is row 0"),
@@ -109,7 +109,7 @@ WRONG: Mapping[str, Start] = {
         "a copy of bert.encoder.layer.0.attention.self.query",
     ),
     "scaled as in GPT-2": Start(
-        "x.div_((2 * L) ** 0.5)", r".*mlp2\.weight", "bert.encoder.layer.0.output.dense.weight", "as in GPT-2"
+        "x.div_((2 * L) ** 0.5)", r".*mlp2\.weight", "bert.encoder.layer.0.output.dense.weight", "standard deviation 0.02"
     ),
     "another row of padding": Start("x[1].zero_()", _TABLE, _WORDS, "row 1 is 0"),
     "norms drawn": Start("x.normal_(0, r)", r".*layer_norm\.weight", "bert.embeddings.LayerNorm.weight", "expected 1 everywhere"),

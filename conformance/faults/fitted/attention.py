@@ -1,19 +1,25 @@
-"""Fitted faults of attention: masks, zero heads and biases, read off the candidate's array."""
+"""Fitted faults of attention: masks, zero heads, shared heads, biases of scores, and softmax over a part of the keys."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.attention import PROBS, SCORES, keys_of
+from conformance.faults.attention import CONTEXT, PROBS, SCORES, keys_of, softmax
 from conformance.faults.changes import Altered
 from conformance.faults.fault import with_batch
-from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
-from conformance.faults.fitted.lookup_words import read_instead
+from conformance.faults.fitted.differences import read_instead
+from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, nearest_fit
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.softmax import Probabilities
 
-_MASKS = "Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input."
+
+def _judged_queries(step: Step) -> Mask:
+    """Return which queries are no padding, (B, 1, S, 1)."""
+    return step.site.batch.mask[:, None, :, None]
 
 
 def _attended(step: Step, data: FitData) -> Mask | None:
@@ -24,72 +30,29 @@ def _attended(step: Step, data: FitData) -> Mask | None:
     return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step))
 
 
-def _judged_queries(step: Step) -> Mask:
-    """Return which queries are no padding, (B, 1, S, 1)."""
-    return step.site.batch.mask[:, None, :, None]
+def _mask(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax with a mask for each query, or, if that is enough, with one for all queries, or for those of each head.
 
-
-def _changed(step: Step, keys: Mask) -> Mask:
-    """Return where queries that are no padding attend to another key among `keys` than in the right step, (B, h, Q, S)."""
-    return as_array((keys != keys_of(step)) & _judged_queries(step))
-
-
-def _other_mask(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax with one mask for all queries: the keys that have nonzero probability for any head and query.
-
-    A number is fitted for each token whose mask changes what any query attends to.
+    Attended to are the keys that have nonzero probability for any query or head that has the mask. A number is fitted for each
+    element of the mask that changes what any query attends to. A mask for each head leaves the keys of each query as they are.
     """
-    mask, attended = step.site.batch.mask, _attended(step, data)
+    attended, batch = _attended(step, data), step.site.batch
     if attended is None:
         return None
-    other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
-    read = read_instead(other.astype(np.int64), mask.astype(np.int64), np.ones_like(mask))
-    faulty = with_batch(step, attention_mask=other.astype(np.int64))
-    return Fit(faulty, int(_changed(step, keys_of(faulty)).any((1, 2)).sum()), *read)
+    for_all = np.where(batch.mask.any(1, keepdims=True), attended.any((1, 2)), batch.mask).astype(np.int64)  # (B, S)
+    one = with_batch(step, attention_mask=for_all)
+    each = keys_of(step) if batch.keys.shape[1] > 1 else keys_of(with_batch(step, attention_mask=None))
 
+    def fit(faulty: Step, keys: Mask, over: tuple[int, ...], which: str) -> Fit:
+        changed = (keys != keys_of(step)) & _judged_queries(step)
+        free = int((changed.any(over) if over else changed).sum())
+        return Fit(faulty, free, f"{which}, number of elements that differ", free)
 
-def _last_hidden(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax without the last keys: those after the last key that has nonzero probability in any row.
-
-    None is returned unless a query attends to a part of its keys: without any key, nothing is known of its mask.
-    """
-    attended, keys = _attended(step, data), keys_of(step)
-    if attended is None:
-        return None
-    length = keys.shape[-1]
-    read = int(np.flatnonzero(attended.any((0, 1, 2))).max(initial=-1)) + 1
-    kept = keys & (np.arange(length) < read)
-    if not (_changed(step, kept).any(-1) & kept.any(-1)).any():
-        return None
-    return Fit(_over_keys(step, kept), 1, "keys", length - read)
-
-
-def _mask_of_heads(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax with a mask for each head: the keys that have nonzero probability for any of its queries.
-
-    They remain limited to those of each query, where these differ.
-    """
-    attended = _attended(step, data)
-    if attended is None:
-        return None
-    keys = as_array(attended.any(2, keepdims=True) & _keys_of_queries(step))
-    return Fit(_over_keys(step, keys), int(_changed(step, keys).any(2).sum()))
-
-
-def _keys_of_queries(step: Step) -> Mask:
-    """Return the keys of each query by a mask that differs between queries, else by the order of a decoder's tokens alone."""
-    if step.site.batch.keys.shape[1] > 1:
-        return keys_of(step)
-    return keys_of(with_batch(step, attention_mask=None))
-
-
-def _mask_of_queries(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax with a mask for each query: the keys that have nonzero probability for any head."""
-    attended = _attended(step, data)
-    if attended is None:
-        return None
-    keys = as_array(attended.any(1, keepdims=True))
-    return Fit(_over_keys(step, keys), int(_changed(step, keys).sum()))
+    read = read_instead(for_all, batch.mask.astype(np.int64), np.ones_like(batch.mask))
+    by_head, by_query = as_array(attended.any(2, keepdims=True) & each), as_array(attended.any(1, keepdims=True))
+    first = replace(fit(one, keys_of(one), (1, 2), ""), parameter=read[0], value=read[1])
+    heads = fit(_over_keys(step, by_head), by_head, (2,), "one for each head")
+    return replace(fit(_over_keys(step, by_query), by_query, (), "one for each query"), simpler=(first, heads))
 
 
 def _window(step: Step, data: FitData) -> Fit | None:
@@ -135,71 +98,78 @@ def _zero_heads(step: Step, data: FitData) -> Fit | None:
     return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
 
 
-def _by_distance(step: Step, data: FitData) -> Fit | None:
-    """Return the scores with a bias for each head and each distance i − j of query and key.
+def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
+    """Yield the size of a group and the head whose keys each head reads: the first of the group, or the group's or its own index.
 
-    Score and bias may be rounded before they are added. None is returned unless the Bayesian information criterion prefers these
-    biases to none, to one for all scores and to one for each head (Schwarz 1978): with n judged elements, Σ e² + ln n for each
-    bias is less.
+    In the last case, heads are repeated in turn. Groups of all heads are the catalogue's `heads-share-first`.
     """
-    if "key" not in step.site.activation.axes:
-        return None
-    heads, length = step.value.shape[1], step.value.shape[-1]
-    distance = np.arange(length)[:, None] - np.arange(length) + length - 1
-    head = np.arange(heads)[:, None, None]
-    groupings = (np.zeros_like(head), head, head * (2 * length - 1) + distance)
-    one, of_head, of_distance = (_bias(step, data, np.broadcast_to(which, step.value.shape)) for which in groupings)
-    bias, free = of_distance
-    judged = np.count_nonzero(data.judged)
-    simpler = min(data.distance(step.value + b) + count * np.log(judged) for b, count in ((np.zeros(()), 0), one, of_head))
-    if judged < 2 * free or simpler - data.distance(step.value + bias) < free * np.log(judged):
-        return None
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        stored = arithmetic.storage.rounding_variance
-        return as_array(stored(altered.inner.value) + stored(bias))
-
-    return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
+    j = np.arange(heads)
+    for size in (n for n in range(2, heads) if heads % n == 0):
+        yield size, j // size * size
+        yield size, j // size
+        yield size, j % (heads // size)
 
 
-def _bias(step: Step, data: FitData, which: Ids) -> tuple[Array, int]:
-    """Return a bias for each group of elements, at each element, and how many groups have judged elements.
+def _shared(step: Step, data: FitData) -> Fit | None:
+    """Return the step in which heads share keys, or values, in the way that leaves least of the residual."""
+    *others, last = step.parents
+    parts = split_heads(last, step.site.architecture.head_size)
+    tried = [(size, step.replaced(parents=(*others, merge_heads(parts[:, which])))) for size, which in _groups(parts.shape[1])]
+    return nearest_fit(step, data, tried, "heads")
 
-    It is the mean of the group's residual, weighted by 1/a² for the allowed error a of each judged element.
-    """
 
-    def sums(terms: Array) -> Array:
-        return as_array(np.bincount(which[data.judged], terms[data.judged], int(which.max()) + 1)[which])
+def _by_blocks(softmax_of_blocks: Callable[[Array, Mask, int], Array]) -> Callable[[Step, FitData], Fit | None]:
+    """Return the fit of a softmax over blocks of keys, of the size that is nearest: a divisor of their number or a power of two."""
 
-    weight = 1.0 / np.square(data.allowed)
-    total = sums(weight)
-    bias = sums(weight * (data.actual - step.value)) / np.where(total > 0.0, total, 1.0)
-    return as_array(bias), int(np.unique(which[data.judged]).size)
+    def fit(step: Step, data: FitData) -> Fit | None:
+        keys, length = np.broadcast_to(keys_of(step), step.value.shape), step.value.shape[-1]
+
+        def of(size: int) -> Step:
+            return Altered(step, lambda inner: softmax_of_blocks(inner.parents[0], keys, size))
+
+        return nearest_fit(step, data, [(n, of(n)) for n in range(2, length) if length % n == 0 or n.bit_count() == 1], "keys")
+
+    return fit
+
+
+def _averaged(s: Array, keys: Mask, size: int) -> Array:
+    """Return the softmax over each block of `size` keys, divided by the number of blocks."""
+    starts = range(0, s.shape[-1], size)
+    return np.concatenate([softmax(s[..., i : i + size], keys[..., i : i + size]) for i in starts], -1) / len(starts)
+
+
+def _running(s: Array, keys: Mask, size: int) -> Array:
+    """Return exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), with m_b the largest score up to the end of the block b of the key."""
+    masked, starts = np.where(keys, s, -np.inf), np.arange(0, s.shape[-1], size)
+    largest = np.maximum.accumulate(np.maximum.reduceat(masked, starts, -1), -1)
+    running = np.repeat(largest, np.diff([*starts, s.shape[-1]]), -1)
+    weights = np.where(keys, np.exp(s - np.where(np.isfinite(running), running, 0.0)), 0.0)
+    return as_array(weights / np.maximum(weights.sum(-1, keepdims=True), TINY))
 
 
 FITTED_ATTENTION = (
-    Fitted("keys-last-hidden", PROBS, "the last {value} keys are not attended to", "constructed", _last_hidden,
-           "a loop over whole blocks of keys that leaves out the rest", unexposed_parents=True,
-           equation="p = softmax over the unmasked keys j < S − n", fix="Attend to the keys of the last, incomplete block, too."),
-    Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", "constructed",
-           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask",
-           unexposed_parents=True, fix="Use the attention_mask of each call; export with the mask as an input.",
-           estimates="the mask", is_description=True),
     Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
            _window, "the window of ModernBERT's or Longformer's local layers", unexposed_parents=True,
            equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
-    Fitted("mask-by-head", PROBS, "the equation holds with a mask of its own for each head", "constructed",
-           _mask_of_heads, "masks of (B · h, S, S) in another order than the scores", unexposed_parents=True,
-           fix=_MASKS, estimates="a mask for each head", is_description=True),
-    Fitted("mask-by-query", PROBS, "the equation holds with a mask of its own for each query", "constructed",
-           _mask_of_queries, "a mask for each pair of tokens, where the batch has one for each token",
-           unexposed_parents=True, fix=_MASKS, estimates="a mask for each query", is_description=True),
-    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "some heads are zero, the first of them head {value}",
+    Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", "constructed", _mask,
+           "the mask of the example that was traced, baked into the graph; another batch's mask; masks of (B · h, S, S) in another "
+           "order than the scores", unexposed_parents=True,
+           fix="Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input.",
+           estimates="the mask", is_description=True),
+    Fitted("head-zero", CONTEXT | PROBS | {"copy"}, "some heads are zero, the first of them head {value}",
            "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
            fix="Use every head that the checkpoint has."),
-    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of query and key", "constructed",
-           _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
-           equation="s_ij = q_i · k_j / √d + b_h(i − j)",
-           fix="Add position embeddings to the word embeddings only, as the config's position_embedding_type says.",
-           estimates="a bias for each distance"),
+    Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", "constructed", _shared,
+           "grouped-query attention: num_key_value_heads less than num_attention_heads",
+           equation="head j reads the keys of one head of its group",
+           fix="Give each head its own keys and values: num_key_value_heads = num_attention_heads."),
+    Fitted("softmax-by-blocks", PROBS, "the softmax runs over each block of {value} keys, not over all keys", "constructed",
+           _by_blocks(_averaged), "a tiled softmax, or one of several devices, whose blocks do not share the maximum and the sum",
+           equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
+           fix="Divide by the sum over all unmasked keys."),
+    Fitted("softmax-not-rescaled", PROBS,
+           "sums over earlier blocks of {value} keys are not rescaled when the largest score grows",
+           "constructed", _by_blocks(_running), "an online softmax without the factor exp(m_old − m_new)",
+           equation="p_j = exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), m_b the largest score up to the end of block b",
+           fix="Multiply the running sums by exp(m_old − m_new) whenever the running maximum grows."),
 )  # fmt: skip

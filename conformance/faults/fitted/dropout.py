@@ -5,8 +5,8 @@ elements among all, and among positive, negative, large and small numbers, are b
 are both dropped or both kept with probability p² + (1 − p)².
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted
 from conformance.numerics.formats import Array, Mask, neighbours
 from conformance.numerics.thresholds import BinomialCount, sidak_share
 from conformance.oracle import Step
-
-Fitting = Callable[[Step, FitData], Fit | None]
 
 _CLOSE = 2.0**-7  # Relative tolerance: one rounding to bfloat16.
 _SWEEPS = 32  # The largest number of alternating estimates of the dropped elements and of the norm's statistics.
@@ -140,16 +138,15 @@ def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     return fit_of_share(step.replaced(parents=(changed, skip)), share, count)
 
 
-def active(kinds: frozenset[str], fit: Fitting) -> Fitted:
-    """Return the fault of active dropout at steps of these kinds."""
-    return Fitted(
-        "dropout-active", kinds, "dropout is active, with p = {value}", "transformers#695, google-research/bert#857", fit,
-        "eval() was not called", equation="y = x / (1 − p) or 0, at random", fix="Call eval() before the forward pass.",
-        of_one_number=True,
-    )  # fmt: skip
+def _active(step: Step, data: FitData) -> Fit | None:
+    """Return the step with dropout of its result, or of the sub-layer's result that a norm reads."""
+    before = _dropped_before_sum(step, data) if step.site.activation.kind == "norm" else None
+    fits = [fit for fit in (_dropped(step, data), before) if fit]
+    return replace(fits[-1], simpler=tuple(fits[:-1])) if fits else None
 
 
 FITTED_DROPOUT = (
-    active(frozenset({"copy", "probs", "linear", "norm"}), _dropped),
-    active(frozenset({"norm"}), _dropped_before_sum),
-)
+    Fitted("dropout-active", frozenset({"copy", "probs", "linear", "norm"}), "dropout is active, with p = {value}",
+           "transformers#695, google-research/bert#857", _active, "eval() was not called",
+           equation="y = x / (1 − p) or 0, at random", fix="Call eval() before the forward pass.", of_one_number=True),
+)  # fmt: skip

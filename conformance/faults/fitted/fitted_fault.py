@@ -6,12 +6,17 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from conformance.faults.fault import CORRECT, MOST_OPERATIONS
-from conformance.numerics.formats import Array, Mask
+from conformance.faults.fault import CORRECT
+from conformance.model.batch import Ids
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Network, Step
 
 TINY = float(np.finfo(np.float64).tiny)
 LEAST_ROWS = 3  # The least number of different rows from which one number per feature can be estimated.
+_STEPS = 24  # A limit of the time only: a fit that has not converged leaves a residual that the judge does not accept.
+_ROWS_AT_FIRST = 256  # A limit of the time only: the fit to all rows starts at the result of the fit to some of them.
+_EPS = float(np.finfo(np.float64).eps)
+_NUDGE = _EPS ** (1 / 3)  # balances truncation and rounding of a central difference
 MOST_ROWS = 64  # A limit of work: the most rows on which variants are compared; what is found is judged on all.
 
 
@@ -25,6 +30,7 @@ class Fit:
         parameter: name of the number that is reported, which precedes it in texts; empty if there is none.
         value: value of that number.
         deviation: standard deviation of `value`.
+        simpler: fits of the same fault with fewer numbers, which replace this one if they explain the array; the first that does.
     """
 
     step: Step
@@ -32,6 +38,7 @@ class Fit:
     parameter: str = ""
     value: float = 0.0
     deviation: float = 0.0
+    simpler: tuple["Fit", ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +51,6 @@ class FitData:
         allowed: the magnitude √(σ² + b²) of the error that each element may have in a correct candidate.
         threshold: the threshold of |z| beyond which a deviation is significant.
         network: the network, for the parameters of other modules; None if there are none.
-        is_known: whether the fault explains another activation of the candidate.
     """
 
     actual: Array
@@ -52,7 +58,6 @@ class FitData:
     allowed: Array
     threshold: float
     network: Network | None = None
-    is_known: bool = False
 
     def distance(self, value: Array) -> float:
         """Return Σ (difference of the candidate's array and `value`)² over the judged elements, each in units of `allowed`."""
@@ -139,14 +144,53 @@ def relative_error(allowed: Array, results: Array) -> float:
     return float(np.median(allowed / np.maximum(np.abs(results), TINY)))
 
 
-def takes_seconds(matrix: Array) -> bool:
-    """Return whether the m n · min(m, n) operations of a singular value decomposition of a matrix, (m, n), are within the limit."""
-    return bool(matrix.size * min(matrix.shape) <= MOST_OPERATIONS)
-
-
 def nearest_fit(step: Step, data: FitData, tried: Sequence[tuple[float, Step]], parameter: str) -> Fit | None:
     """Return the fit of the nearest step, of (value of the parameter, step); None if none is nearer than the correct step."""
     if not tried:
         return None
     value, faulty = min(tried, key=lambda pair: data.distance(pair[1].value))
     return Fit(faulty, 1, parameter, value) if data.distance(faulty.value) < data.distance(step.value) else None
+
+
+def nearest_slices(right: Array, found: Array) -> Ids:
+    """Return for each row of `found`, (M, n), the index of the nearest row of `right`, (N, n); of equal rows the first."""
+    return as_array(((right**2).sum(-1) - 2.0 * found @ right.T).argmin(-1), np.int64)
+
+
+def one_number(
+    data: FitData, x: Array, form: Callable[[Array, float], Array], starts: Sequence[float]
+) -> tuple[float, float] | None:
+    """Return the positive number c that brings form(x, c) nearest to the array, and its standard deviation; None without one.
+
+    It is found by Gauss-Newton steps in ln c from the nearest start, each limited to a factor of √e. It has converged when a step
+    changes it by so little that its deviation does not show it. Near the solution each step squares the error (Nocedal and Wright
+    2006, section 10.3).
+
+    Args:
+        data: the candidate's data.
+        x: the operand, whose rows, (…, n), are those of the array.
+        form: the function of some rows of the operand and of the number.
+        starts: the numbers from which it is searched.
+    """
+    if not data.is_finite:
+        return None
+    weight = np.where(data.judged, 1.0 / data.allowed, 0.0)
+    rows, actual, weight = (a.reshape(-1, a.shape[-1]) for a in (x, data.actual, weight))
+    some = np.s_[:: max(len(rows) // _ROWS_AT_FIRST, 1)]
+
+    def left(c: float, part: slice) -> float:
+        return float(np.square(weight[part] * (actual[part] - form(rows[part], c))).sum())
+
+    c, deviation = min(starts, key=lambda c: left(c, some)), 0.0
+    for part in (some, np.s_[:]):
+        for _ in range(_STEPS):
+            more, less = (form(rows[part], c * (1.0 + sign * _NUDGE)) for sign in (1.0, -1.0))
+            slope = weight[part] * (more - less) / (2.0 * _NUDGE)
+            energy = float(np.vdot(slope, slope))
+            if not energy > 0.0:
+                return None
+            moved = float(np.vdot(slope, weight[part] * (actual[part] - form(rows[part], c)))) / energy
+            c, deviation = c * exp(min(max(moved, -0.5), 0.5)), energy**-0.5
+            if abs(moved) <= max(_EPS, sqrt(_EPS) * deviation):
+                break
+    return c, c * deviation

@@ -1,194 +1,333 @@
-"""Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array."""
+"""Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array.
+
+Wherever an assignment (`differences.assignment`) or a matrix of low rank makes the estimated parameters of the right ones, the
+layer with it is tried first: it has fewer numbers, which are fitted anew to the result.
+"""
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.changes import Altered, with_slack
-from conformance.faults.fault import LINEARS, with_parameters
-from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, TINY, Fit, FitData, Fitted, relative_error
-from conformance.faults.fitted.lookup_words import read_instead
-from conformance.faults.fitted.weight_structure import Estimated
-from conformance.faults.fitted.wrong_rows import Elements, with_assignments, wrong_outputs, wrong_table_rows
+from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
+from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
+from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
+from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, Mask, as_array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
-from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
 _EPSILON = float(np.finfo(np.float64).eps)
-MOST_FEATURES = 4096  # A limit of work: with more features no other order is looked for, nor named.
+Layer = Callable[[Mapping[str, Array]], Step]  # The layer or norm with other parameters, by role.
 
 
-def _linear(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with weight and bias by least squares; None unless more rows differ than the rank of the inputs.
+def _of_stored(step: Step, parameters: Mapping[str, Array]) -> Altered:
+    """Return the layer or norm with other parameters, by role, of which those that differ may be rounded to storage."""
+    right = step.site.parameters
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        rounded = {
+            role: np.where(parameter != right.get(role, 0.0), arithmetic.storage.rounding_variance(parameter), 0.0)
+            for role, parameter in parameters.items()
+        }
+        weight, bias = (rounded.get(role, np.zeros(())) for role in ("weight", "bias"))
+        inner = altered.inner
+        if isinstance(inner, Linear):
+            return as_array((inner.inputs**2 @ weight.T if weight.ndim else 0.0) + np.broadcast_to(bias, inner.value.shape))
+        return as_array(_base(inner) ** 2 * weight + bias)
+
+    return with_slack(with_parameters(step, **parameters), slack)
+
+
+def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, Estimated]) -> Fit | None:
+    """Return the layer with the assignments that make its parameters; None unless each parameter that differs has one.
+
+    Estimated numbers are fitted anew to the result, of which they are linear functions: estimates of parameters have large errors
+    if the inputs nearly depend on each other.
+    """
+    made = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
+    each = {role: one for role, one in made.items() if one is not None}
+    if not made or len(each) < len(made):
+        return None
+    values, deviations = {role: one.value for role, one in each.items()}, dict.fromkeys(each, 0.0)
+
+    def of(values: Mapping[str, float]) -> Step:
+        return layer({role: one.made(values[role]) for role, one in each.items()})
+
+    free = [role for role, one in each.items() if one.is_estimated]
+    if free:
+        unit, base = relative_error(data.allowed[data.judged], step.value[data.judged]), of(values).value
+        weight = np.where(data.judged, 1.0 / np.hypot(data.allowed, unit * data.actual), 0.0)
+        slopes = np.stack([(weight * (of({**values, role: values[role] + 1.0}).value - base)).ravel() for role in free], 1)
+        moved = np.linalg.lstsq(slopes, (weight * np.where(data.judged, data.actual - base, 0.0)).ravel(), rcond=None)[0]
+        values |= {role: values[role] + float(move) for role, move in zip(free, moved, strict=True)}
+        spread = np.sqrt(np.diagonal(np.linalg.pinv(slopes.T @ slopes)))
+        # Stored parameters have errors of this unit, which all rows share.
+        sizes = [max(abs(values[role]), float(np.abs(estimates[role].right).max())) for role in free]
+        deviations |= {role: math.hypot(own, unit * size) for role, own, size in zip(free, spread, sizes, strict=True)}
+    *before, last = each
+    text = "".join(f"{_name(step, role)}{each[role].code} {values[role]:.7g}; " for role in before)
+    text += f"{_name(step, last)}{each[last].code}"
+    return Fit(of(values), sum(one.free for one in each.values()), text, values[last], deviations[last])
+
+
+def _name(step: Step, role: str) -> str:
+    """Return Hugging Face's name of a parameter."""
+    return step.site.activation.parameters.get(role, role)
+
+
+def _most(data: FitData, *parameters: Array) -> float:
+    """Return the largest error, in deviations, of as many estimates."""
+    return math.sqrt(data.threshold**2 + 2.0 * math.log(sum(p.size for p in parameters)))
+
+
+# The weight and the bias of a linear layer.
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    """Weight and bias of a linear layer by least squares.
+
+    Attributes:
+        weight, bias: the parameters W′, (O, I), and b′, (O,).
+        spread: the standard deviation of each parameter of an output whose results have errors of size 1, (I + 1,).
+        errors: the RMS error of the results of each output, (O,).
+        rank: the number of parameters of an output that the inputs determine.
+        slack: variance by which a row's error exceeds that of a result, since the parameters follow the errors of other rows.
+    """
+
+    weight: Array
+    bias: Array
+    spread: Array
+    errors: Array
+    rank: int
+    slack: Array
+
+
+def _solved(step: Linear, data: FitData) -> _Solution | None:
+    """Return the least squares of the results; None unless more rows differ than the rank of the inputs.
 
     The correction of the right parameters is fitted, of minimum norm: they are kept where the inputs do not determine them, as in
     the direction in which the output of a norm is constant. A second fit corrects the rounding errors of the first. Outputs that
     are 0 in every row have the parameters 0.
-    """
-    assert isinstance(step, Linear)
-    inputs, found = data.rows(step.inputs, data.actual)
-    columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
-    rank = int(np.linalg.matrix_rank(columns))
-    if len(np.unique(inputs, axis=0)) <= rank:
-        return None
-    some = as_array((found != 0.0).any(0))
-    start = with_parameters(step, weight=np.where(some[:, None], step.site.parameters["weight"], 0.0), bias=step.bias * some)
-    assert isinstance(start, Linear)
-    fitted = _corrected(_corrected(start, data, columns), data, columns)
-    named = wrong_outputs(step, data)
-    if rank == columns.shape[1]:  # Otherwise, single elements are not determined.
-        named = with_assignments(named, step, data, _estimated_linear(step, data, columns, fitted))
-    return Fit(fitted, rank * step.value.shape[-1], *named)
-
-
-def _linear_with_errors(step: Step, data: FitData) -> Fit | None:
-    """Return the fit of `_linear`, which may be off at a row by the errors of the other rows, from which it is fitted as well.
 
     With A the inputs and a 1, and H = A A⁺, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum
     has the variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
     """
-    assert isinstance(step, Linear)
-    fit = _linear(step, data)
-    if fit is None:
+    inputs, found = data.rows(step.inputs, data.actual)
+    if not np.isfinite(found).all():
         return None
-    (inputs,) = data.rows(step.inputs)
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
-    left, values, _ = np.linalg.svd(columns, full_matrices=False)
-    leverage = np.square(left[:, values > values[0] * max(columns.shape) * _EPSILON]).sum(1)
-    variance = np.zeros(step.value.shape)
-    variance[data.judged.any(-1)] = np.outer(leverage * (1.0 - leverage), np.square(_errors_of_outputs(step, data)))
-    return replace(fit, step=with_slack(fit.step, lambda altered, arithmetic: variance))
+    left, sizes, right = np.linalg.svd(columns, full_matrices=False)
+    kept = sizes > sizes[0] * max(columns.shape) * _EPSILON
+    left, inverse = left[:, kept], right[kept].T / sizes[kept]
+    if len(np.unique(inputs, axis=0)) <= len(left.T):
+        return None
+    some = as_array((found != 0.0).any(0))
+    both = np.concatenate([np.where(some[:, None], step.site.parameters["weight"], 0.0).T, (step.bias * some)[None]])
+    for _ in range(2):
+        both = both + inverse @ (left.T @ (found - columns @ both))
+    errors, leverage = _errors_of_outputs(step, data), np.square(left).sum(1)
+    slack = np.zeros(step.value.shape)
+    slack[data.judged.any(-1)] = np.outer(leverage * (1.0 - leverage), errors**2)
+    return _Solution(both[:-1].T, both[-1], np.sqrt(np.square(inverse).sum(1)), errors, len(left.T), slack)
 
 
-def _corrected(step: Linear, data: FitData, columns: Array) -> Linear:
-    """Return the linear layer with its parameters corrected by the least squares of its residual, of minimum norm."""
-    (residual,) = data.rows(data.actual - step.value)
-    change = np.linalg.lstsq(columns, residual, rcond=None)[0]
-    fitted = with_parameters(step, weight=step.site.parameters["weight"] + change[:-1].T, bias=step.bias + change[-1])
-    assert isinstance(fitted, Linear)
-    return fitted
+def _of_solution(step: Linear, solved: _Solution) -> Step:
+    """Return the layer with weight and bias by least squares."""
+    return with_slack(with_parameters(step, weight=solved.weight, bias=solved.bias), lambda _, __: solved.slack)
 
 
-def _estimated_linear(step: Linear, data: FitData, columns: Array, fitted: Linear) -> Mapping[str, Estimated]:
-    """Return weight and bias with the standard deviations of their least squares, (AᵀA)⁻¹ for the inputs and a 1, A = `columns`."""
-    weight, bias = fitted.site.parameters["weight"], fitted.bias
-    spread = np.sqrt(np.diagonal(np.linalg.pinv(columns.T @ columns)))
-    errors = _errors_of_outputs(step, data)
-    return _estimated(step, data, weight=(weight, np.outer(errors, spread[:-1])), bias=(bias, errors * spread[-1]))
-
-
-def _errors_of_outputs(step: Linear, data: FitData) -> Array:
+def _errors_of_outputs(step: Step, data: FitData) -> Array:
     """Return the RMS over the rows of the errors of each output, (O,), which grow with the result."""
-    rows = data.judged.any(-1)
-    larger = np.maximum(_rms_over_rows(data.actual[rows]) / np.maximum(_rms_over_rows(step.value[rows]), TINY), 1.0)
-    return as_array(larger * _rms_over_rows(data.allowed[rows]))
+    right, found, allowed = (np.sqrt((x**2).mean(0)) for x in data.rows(step.value, data.actual, data.allowed))
+    return as_array(allowed * np.maximum(found / np.maximum(right, TINY), 1.0))
 
 
-def _estimated(step: Step, data: FitData, **found: tuple[Array, Array]) -> Mapping[str, Estimated]:
-    """Return estimates and standard deviations of parameters, by role, with the error of a changed parameter that is stored."""
-    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
-    most = math.sqrt(data.threshold**2 + 2.0 * math.log(sum(value.size for value, _ in found.values())))
-    return {
-        role: Estimated(step.site.parameters[role], value, np.hypot(deviation, unit * np.abs(value)), most)
-        for role, (value, deviation) in found.items()
-        if role in step.site.parameters
-    }
+def _linear(step: Step, data: FitData) -> Fit | None:
+    """Return the linear layer with another weight and bias; None unless more rows differ than the rank of the inputs."""
+    assert isinstance(step, Linear)
+    solved = _solved(step, data)
+    if solved is None:
+        return None
+    outputs, inputs = solved.weight.shape
+    estimates = dict[str, Estimated]()
+    if solved.rank == inputs + 1:  # Otherwise, single elements are not determined.
+        unit, most = relative_error(data.allowed[data.judged], step.value[data.judged]), _most(data, solved.weight, solved.bias)
+        for role, value, spread in (("weight", solved.weight, solved.spread[:-1]), ("bias", solved.bias, solved.spread[-1])):
+            if role in step.site.parameters:
+                deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
+                estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
+    assigned = _assigned(step, data, lambda parameters: _of_stored(step, parameters), estimates)
+    columns, wrong = _of_columns(step, data, estimates["weight"]) if estimates else None, _wrong_outputs(step, data)
+    simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved, len(wrong))) if fit)
+    text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
+    return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
 
 
-def _rms_over_rows(x: Array) -> Array:
-    """Return the RMS of each feature over the rows, (O,), of x, (N, O)."""
-    return as_array(np.sqrt((x**2).mean(0)))
+def _wrong_outputs(step: Step, data: FitData) -> Ids:
+    """Return the outputs of a linear layer that have an error that is too large; others may differ by less."""
+    residual = np.where(data.judged, data.actual - step.value, 0.0)
+    return np.flatnonzero((np.abs(residual) > data.largest * data.allowed).any(tuple(range(residual.ndim - 1))))
 
 
-def _other_bias(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with another bias, which is corrected by the mean of the residual over the rows.
+def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None:
+    """Return the layer with other numbers in the columns of the weight that differ; None if these are more than a third of all."""
+    columns = as_array(estimated.differs.any(0))
+    if not 0 < LEAST_ROWS * columns.sum() <= columns.size:
+        return None
+    inputs, residual = data.rows(step.inputs, data.actual - step.value)
+    weight = np.array(step.site.parameters["weight"])
+    weight[:, columns] += np.linalg.lstsq(inputs[:, columns], residual, rcond=None)[0].T
+    text = f"{_name(step, 'weight')}{block_of(np.ones(len(weight), np.bool_), columns)}, number of columns"
+    return Fit(_of_stored(step, {"weight": weight}), int(columns.sum()) * len(weight), text, float(columns.sum()))
 
-    Only those corrections are made that exceed the noise of a mean, that of an element / √N for N rows: the bias may be right at
-    some outputs, such as those of the first rank. None is returned unless their median exceeds the noise of a single element: a
-    weight rounded to fewer digits changes the means, too, but only slightly.
+
+def _of_low_rank(step: Linear, data: FitData, solved: _Solution, wrong: int) -> Fit | None:
+    """Return the layer with its weight changed by a matrix of low rank, as by an adapter (LoRA); None if the rank is not low.
+
+    The rank is the number of singular values of the fitted change of the result above the largest that errors may have. Errors of
+    the results, of standard deviations a_no, have at most max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the
+    false-alarm probability of the threshold t, to leading order (Bandeira and van Handel 2016); rounding the weight has likewise
+    ω (√O + √I + t) times the largest of X. The rank r is low if each of r (I + O − r) numbers has three elements of
+    the weight, and if more than 2 r outputs are wrong: r rows of the weight have the rank r whatever they are.
     """
-    rows = data.judged.any(-1)
-    if "bias" not in step.site.parameters or len(np.unique(data.actual[rows], axis=0)) < LEAST_ROWS:
+    weight, (inputs,) = step.site.parameters["weight"], data.rows(step.inputs)
+    (outputs, width), change = weight.shape, solved.weight - weight
+    left, values, right = np.linalg.svd(inputs @ change.T + solved.bias - step.bias, full_matrices=False)
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged]) * float(np.sqrt((solved.weight**2).mean()))
+    of_weight = unit * (math.sqrt(outputs) + math.sqrt(width) + data.threshold) * float(np.linalg.norm(inputs, 2))
+    of_results = float(np.linalg.norm(solved.errors) + solved.errors.max() * (math.sqrt(len(inputs)) + data.threshold))
+    rank = int((values > of_weight + of_results).sum())
+    if not rank or LEAST_ROWS * rank * (outputs + width - rank) > weight.size or wrong <= 2 * rank:
         return None
-    moved = (data.actual - step.value)[rows].mean(0)
-    noise = data.threshold * np.median(data.allowed[rows], 0)
-    wrong = np.abs(moved) > noise / np.sqrt(rows.sum())
-    if not wrong.any() or np.median((np.abs(moved) / noise)[wrong]) <= 1.0:
+    changed = weight + (np.linalg.lstsq(inputs, left[:, :rank] * values[:rank], rcond=None)[0] @ right[:rank]).T
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert isinstance(altered.inner, Linear)
+        return as_array(solved.slack + variance_of_stored_weight(altered.inner.inputs, changed, arithmetic))
+
+    faulty = with_slack(with_parameters(step, weight=changed), slack)
+    return Fit(faulty, rank * (outputs + width - rank), f"{_name(step, 'weight')} by a matrix of rank", float(rank))
+
+
+# A factor and an addend of each output of a linear layer or norm, for which a few rows suffice.
+
+
+def _base(step: Step) -> Array:
+    """Return what the factors multiply: the product of a linear layer, or the normalized input."""
+    if isinstance(step, Linear):
+        return as_array(step.value - step.bias)
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    return with_parameters(step, weight=np.ones_like(gamma), bias=np.zeros_like(beta)).value
+
+
+def _outputs(step: Step, data: FitData) -> Fit | None:
+    """Return the layer or norm with another factor f and addend h of some outputs: y_no = f_o u_no + h_o, by least squares.
+
+    In a norm they are γ and β, in a linear layer a factor of the weight's row and the bias. An output keeps the right ones from
+    which its own differ by no more than their errors. None is returned unless three rows differ.
+    """
+    parameters, is_linear = step.site.parameters, isinstance(step, Linear)
+    u, y = data.rows(_base(step), data.actual)
+    if len(np.unique(y, axis=0)) < LEAST_ROWS or not np.isfinite(y).all():
         return None
-    bias = step.site.parameters["bias"] + np.where(wrong, moved, 0.0)
-    free = int(wrong.sum()) * (1 if wrong.all() else 2)  # Which elements differ is fitted as well.
-    return Fit(with_parameters(step, bias=bias), free, *wrong_outputs(step, data))
+    factor = np.ones(u.shape[1]) if is_linear else parameters["weight"]
+    addend, some = parameters.get("bias", np.zeros(u.shape[1])), (y != 0.0).any(0)  # Results that are 0 have no errors.
+    centred, mean, error = u - u.mean(0), u.mean(0), _errors_of_outputs(step, data) * some
+    energy, most = np.maximum((centred**2).sum(0), TINY), _most(data, factor, addend)
+    f, h = factor * some, addend * some
+    for _ in range(2):
+        residual = y - f * u - h
+        change = (centred * residual).sum(0) / energy
+        f, h = f + change, h + residual.mean(0) - change * mean
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
+    factors = Estimated(factor, f, np.hypot(error / np.sqrt(energy), unit * np.abs(f)), most)
+    f = np.where(factors.differs, f, factor)
+    h = np.where(factors.differs, h, addend + (y - factor * u - addend).mean(0))
+    of_mean = np.where(factors.differs, factors.deviation * np.abs(mean), 0.0)
+    addends = Estimated(addend, h, np.hypot(np.hypot(error / math.sqrt(len(y)), of_mean), unit * np.abs(h)), most)
+    h = np.where(addends.differs, h, addend)
+    estimates = {"weight": Estimated(factor, f, factors.deviation, most), "bias": Estimated(addend, h, addends.deviation, most)}
+
+    def layer(other: Mapping[str, Array]) -> Step:
+        if "weight" in other and is_linear:
+            other = {**other, "weight": parameters["weight"] * other["weight"][:, None]}
+        return _of_stored(step, other)
+
+    wrong = {role: estimated for role, estimated in estimates.items() if estimated.differs.any()}
+    if not wrong:
+        return None
+    role = next(iter(wrong))
+    words = elements_in_words(
+        f"{_name(step, role)}{', as factors of its rows' if is_linear and role == 'weight' else ''}", wrong[role]
+    )
+    free = sum(
+        (1 if one.differs.all() else 2) * int(one.differs.sum()) for one in wrong.values()
+    )  # Which differ is fitted as well.
+    assigned = _assigned(step, data, layer, wrong)
+    return Fit(layer({role: one.value for role, one in wrong.items()}), free, *words, simpler=(assigned,) if assigned else ())
 
 
-def _other_order(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with, for each output feature, the row of weight and bias whose result is nearest."""
-    return _reordered(step, data, step.site.parameters)
+# A weight that is drawn at random.
+
+USUAL_RANGE = 0.02  # The default of BertConfig.initializer_range, often hard-coded in place of the config's value.
+CUT = 2.0  # standard deviations at which TensorFlow's truncated_normal_initializer truncates
+# Standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
+KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
 
 
-def _other_order_of_weight(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with, for each output feature, the row of the weight whose result is nearest, and its own bias."""
-    return _reordered(step, data, ("weight",)) if "bias" in step.site.parameters else None
+def _initial(step: Step, data: FitData) -> Fit | None:
+    """Return a layer with a weight that gives the results, if it acts like one that is drawn, and the right one does not.
 
+    With independent weights of mean 0 and standard deviation s, and X = U S Vᵀ the N judged inputs, the numbers
 
-def _reordered(step: Step, data: FitData, roles: Collection[str]) -> Fit | None:
-    """Return the linear layer with the rows of these parameters in another order; the bias is fixed unless it is one of them.
+        z_io = Σ_n u_ni (y_no − b_o) / (S_i s)
 
-    Of equal rows, a feature's own is the nearest.
+    are independent and of variance 1, whatever N: no element of the weight has to be known. The bias b is the right one or 0; one
+    that is drawn as well has one input more, 1. Trained weights are not isotropic, and have another scale. Directions i are left
+    out in which errors of the results add more than the sampling error 1/√O.
     """
     assert isinstance(step, Linear)
-    features, fixed = step.value.shape[-1], 0.0 if "bias" in roles else step.bias
-    right, found = (a[:MOST_ROWS] - fixed for a in data.rows(step.value, data.actual))
-    if features > MOST_FEATURES or len(right) < LEAST_ROWS:
+    x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
+    if x.size * min(x.shape) > MOST_OPERATIONS or not np.isfinite(found).all():
         return None
-    order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
-    moved = np.any([_differ_by_row(step.site.parameters[role], order) for role in roles], axis=0)
-    if not moved.any():
-        return None
-    order = np.where(moved, order, np.arange(features))
-    reordered = with_parameters(step, **{role: step.site.parameters[role][order] for role in roles})
-    return Fit(reordered, int(moved.sum()), *read_instead(order, np.arange(features), np.ones(features, bool)))
+    # Errors are proportional to results, which may be much smaller or larger than the right ones.
+    error = float(np.sqrt((allowed**2).mean() * (found**2).mean() / max((right**2).mean(), TINY))) * found.shape[1] ** 0.25
+    of_config, uniform, none = step.site.architecture.initializer_range, 1.0 / math.sqrt(3.0 * x.shape[1]), np.zeros_like(step.bias)
+    deviations = dict.fromkeys((of_config, KEPT * of_config, USUAL_RANGE, KEPT * USUAL_RANGE, uniform))
+    own_bias, drawn_bias = (np.linalg.svd(a, full_matrices=False)[:2] for a in (x, np.concatenate([x, np.ones((len(x), 1))], 1)))
+    draws = [(deviation, bias, own_bias) for deviation in deviations for bias in (none, step.bias)]
+    for deviation, bias, (left, sizes) in (*draws, (uniform, none, drawn_bias)):
+        kept = sizes * deviation > max(error, sizes[0] * deviation * max(x.shape) * _EPSILON)
+        z, own = (left[:, kept].T @ (y - bias) / (sizes[kept] * deviation)[:, None] for y in (found, right))
+        # The deviation of n numbers has the relative error 1/√(2 n); one that is twice as large is excluded by ln 2 > t / √(2 n).
+        if z.size <= data.threshold**2 / (2.0 * math.log(2.0) ** 2) or len(z) < 2:
+            continue
+        correlation = abs(float((z * own).sum())) / math.sqrt(float((z**2).sum() * (own**2).sum()) or 1.0)
+        if _is_standard(z, data) and not _is_standard(own, data) and correlation <= data.threshold / math.sqrt(z.size):
+            solved = _solved(step, data)
+            if solved is not None:
+                return Fit(_of_solution(step, solved), solved.weight.size, "deviation", deviation)
+            weight = as_array(np.linalg.lstsq(x, found - bias, rcond=None)[0].T)
+            return Fit(with_parameters(step, weight=weight, bias=bias), weight.size, "deviation", deviation)
+    return None
 
 
-def _differ_by_row(parameter: Array, order: Ids) -> Mask:
-    """Return at which places another row is put in this order: one that is not equal to the row there."""
-    other = np.asarray(parameter[order] != parameter)
-    return as_array(other.any(1) if other.ndim > 1 else other)
+def _is_standard(z: Array, data: FitData) -> bool:
+    """Return whether the mean squares of all numbers, of each row and of each column are those of variance 1, but for chance."""
+    for axis in (None, 0, 1):
+        squares = np.atleast_1d((z**2).mean(axis))
+        over = data.largest_mean_square(z.size // squares.size, squares.size)
+        if squares.max() > over or squares.min() < 2.0 - over:  # The lower tail is shorter (Laurent and Massart 2000, lemma 1).
+            return False
+    return True
 
 
-def _affine(step: Step, data: FitData) -> Fit | None:
-    """Return the norm with gamma and beta fitted for each feature to the normalized input.
-
-    The corrections are fitted; a second fit corrects the rounding errors of the first.
-    """
-    rows = data.judged.any(-1)
-    normal, target = _normalized(step).value[rows], data.actual[rows]
-    if len(np.unique(target, axis=0)) <= 2:
-        return None
-    centred = normal - normal.mean(0)
-    squares = np.maximum((centred**2).sum(0), TINY)
-    fitted = step
-    for _ in range(2):
-        residual = target - fitted.value[rows]
-        change = (centred * residual).sum(0) / squares
-        gamma, beta = (fitted.site.parameters[role] for role in ("weight", "bias"))
-        fitted = with_parameters(step, weight=gamma + change, bias=beta + residual.mean(0) - change * normal.mean(0))
-    gamma, beta = (fitted.site.parameters[role] for role in ("weight", "bias"))
-    deviations = np.sqrt(((centred * data.allowed[rows]) ** 2).sum(0)) / squares
-    named = wrong_outputs(step, data, Elements(gamma, deviations))
-    errors = np.hypot(_rms_over_rows(data.allowed[rows]) / math.sqrt(len(target)), deviations * normal.mean(0))  # of beta
-    both = _estimated(step, data, weight=(gamma, deviations), bias=(beta, errors))
-    return Fit(fitted, 2 * gamma.size, *with_assignments(named, step, data, both))
-
-
-def _normalized(step: Step) -> Step:
-    """Return the norm with gamma 1 and beta 0."""
-    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    return with_parameters(step, weight=np.ones_like(gamma), bias=np.zeros_like(beta))
+# A mean and a deviation of each token of a norm.
 
 
 def _statistics(step: Step, data: FitData) -> Fit | None:
@@ -199,112 +338,89 @@ def _statistics(step: Step, data: FitData) -> Fit | None:
     that of μ′ or σ′, beyond its own uncertainty.
     """
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    seen = gamma != 0.0
+    seen, rows = gamma != 0.0, data.judged.any(-1)
     if seen.sum() <= 2 * LEAST_ROWS:
         return None
-    normal, target = _normalized(step).value, ((data.actual - beta)[..., seen] / gamma[seen])
+    normal, target, allowed = (
+        _base(step),
+        (data.actual - beta)[..., seen] / gamma[seen],
+        data.allowed[..., seen] / np.abs(gamma[seen]),
+    )
     centred = normal - normal[..., seen].mean(-1, keepdims=True)
-    squares = np.maximum((centred[..., seen] ** 2).sum(-1, keepdims=True), TINY)
-    slope = (centred[..., seen] * target).sum(-1, keepdims=True) / squares
-    value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
-    allowed, moved = data.allowed[..., seen] / np.abs(gamma[seen]), target.mean(-1) - normal[..., seen].mean(-1)
-    of, off, noise = _largest_error(data, allowed, centred[..., seen], slope[..., 0], moved)
+    c = centred[..., seen]
+    squares = np.maximum((c**2).sum(-1), TINY)
+    slope, moved = (c * target).sum(-1) / squares, target.mean(-1) - normal[..., seen].mean(-1)
+    value = gamma * (target.mean(-1)[..., None] + slope[..., None] * centred) + beta
+    worst = []
+    for of, error, noise in (
+        ("deviation", np.abs(slope - 1.0), np.sqrt(((c * allowed) ** 2).sum(-1)) / squares),
+        ("mean", np.abs(moved), np.sqrt((allowed**2).sum(-1)) / seen.sum()),
+    ):
+        beyond = np.where(rows, error - data.threshold * noise, -np.inf)
+        at = int(beyond.argmax())
+        worst.append((float(beyond.flat[at]), f"error of the {of}", float(error.flat[at]), float(noise.flat[at])))
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return as_array(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
+        return as_array(np.maximum(slope[..., None] ** 2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
 
-    faulty = Altered(step, lambda _: np.where(data.judged, value, step.value), slack)
-    return Fit(faulty, 2 * int(data.judged.any(-1).sum()), f"error of the {of}", off, noise)
-
-
-def _largest_error(data: FitData, allowed: Array, centred: Array, slope: Array, moved: Array) -> tuple[str, float, float]:
-    """Return whether the mean or the deviation is more wrong, by how much at most, and the standard deviation of that error.
-
-    Args:
-        data: the candidate's data.
-        allowed: the allowed errors of the candidate's normalized input, (…, n).
-        centred: the correct normalized input, without its mean, (…, n).
-        slope: the factor k of each token, (…).
-        moved: the addend t̄ − n̄ of each token, (…).
-    """
-    rows = data.judged.any(-1)
-    noises = {
-        "deviation": np.sqrt(((centred * allowed) ** 2).sum(-1)) / np.maximum((centred**2).sum(-1), TINY),
-        "mean": np.sqrt((allowed**2).sum(-1)) / allowed.shape[-1],
-    }
-    errors = {"deviation": np.abs(slope - 1.0), "mean": np.abs(moved)}
-    found = []
-    for of, noise in noises.items():
-        at = int(np.argmax(np.where(rows, errors[of] - data.threshold * noise, -np.inf)))
-        found.append((float(errors[of].flat[at]), float(noise.flat[at]), of))
-    error, deviation, of = max(found, key=lambda one: one[0] - data.threshold * one[1])
-    return of, error, deviation
+    return Fit(Altered(step, lambda _: np.where(data.judged, value, step.value), slack), 2 * int(rows.sum()), *max(worst)[1:])
 
 
-def _table(step: Step, data: FitData) -> Fit | None:
-    """Return the look-up with a fitted row for each row of the table that is read; None unless some row is read twice."""
-    width = step.value.shape[-1]
-    rows = data.judged.any(-1).reshape(-1)
-    read, found = data.rows(step.value, data.actual)
-    _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
-    if len(first) == len(read):
+# Those of another module.
+
+
+def _of_module(step: Step, data: FitData) -> Fit | None:
+    """Return the layer with the parameters of the other linear layer of the same roles and shapes that brings it nearest."""
+    shapes, others = {role: p.shape for role, p in step.site.parameters.items()}, dict[str, Step]()
+    if data.network is None or not data.is_finite:
         return None
-    value = np.array(data.actual, np.float64).reshape(-1, width)
-    value[rows] = found[first][which.reshape(-1)]
-    named = wrong_table_rows(step, data, _rows_read(step))
-    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width, *named)
-
-
-def _rows_read(step: Step) -> Ids:
-    """Return the index of the row that each token reads of a table, (B, S) or (S,)."""
-    if step.site.activation.kind == "position_lookup":
-        return positions(step)
-    return step.site.batch.input_ids if step.site.activation.kind == "word_lookup" else step.site.batch.types
+    for name, row in data.network.table.items():
+        if row.kind in LINEARS and name != step.site.activation.name:
+            parameters = data.network.site(name).parameters
+            if {role: p.shape for role, p in parameters.items()} == shapes:
+                others[name] = with_parameters(step, **parameters)
+    if not others:
+        return None
+    best = min(others, key=lambda name: data.distance(others[name].value))
+    return Fit(others[best], 1, f"{best}, number of outputs", step.value.shape[-1])
 
 
 OTHER = "the equation holds with other parameters than the checkpoint's"
-_WHERE = "where they differ"
+LOAD = "Load every parameter from the checkpoint, and fail on missing and unexpected names."
+_NOT_LOADED = "parameters that were not loaded, or trained further"
+_UNTIED = "a decoder that is not tied to the word embeddings, or whose own weight, if it has one, was not loaded"
 
-FITTED_BIASES_AND_ORDERS = (
-    Fitted("bias-other", LINEARS, "the equation holds with another bias than the checkpoint's", "constructed",
-           _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
-           fix="Load each bias from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
-           is_description=True),
-    Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
-           _other_order, "rows of the weight in another layout",
-           fix="Keep the order of the weight's rows.", estimates="the order of the features"),
-    Fitted("weight-rows-reordered", LINEARS,
-           "the rows of the weight are in another order, or some are repeated, and the bias is not",
-           "constructed", _other_order_of_weight, "rows of the weight in another layout, such as that of rotary embeddings",
-           equation="y_o = Σ_k x_k w_π(o)k + b_o",
-           fix="Keep the order of the weight's rows, or reorder the bias in the same way.", estimates="the order of the rows"),
+
+def described(
+    kinds: frozenset[str], fit: Callable[[Step, FitData], Fit | None], cause: str = _NOT_LOADED, only: str = ""
+) -> Fitted:
+    """Return the description of steps of these kinds by other parameters."""
+    return Fitted("parameters-other", kinds, OTHER, "constructed", fit, cause, only=(only,), fix=LOAD,
+                  estimates="where they differ", is_description=True)  # fmt: skip
+
+
+INITIAL = Fitted(
+    "parameters-initial", LINEARS,
+    "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation",
+    "transformers#7167", _initial,
+    "a parameter that the checkpoint lacks or calls otherwise, with a warning at most, or a decoder that is not tied to the word "
+    "embeddings",
+    equation="y = x Wᵀ + b, w drawn at random", fix=LOAD,
 )  # fmt: skip
 
+OTHER_WEIGHTS = (INITIAL, described(LINEARS, _linear, _UNTIED, "cls.predictions.decoder"), described(LINEARS, _linear))
+"""Those that fit the weights of a linear layer, which needs more rows than the layer has inputs."""
+
 FITTED_PARAMETERS = (
-    Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "a decoder that is not tied to the word embeddings, or whose own weight, if it has one, was not loaded",
-           only=("cls.predictions.decoder",),
-           fix="Let the decoder use the weight of the word embeddings, or load its own where the checkpoint has one.",
-           estimates=_WHERE, is_description=True),
-    Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
-           is_description=True),
+    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", "constructed", _of_module,
+           "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
+           estimates="whose"),
+    *OTHER_WEIGHTS,
+    described(LINEARS | {"norm"}, _outputs),
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
            "one of them is off by up to {value} deviations", "constructed", _statistics,
            "a fast inverse root; statistics of something other than the token",
            is_largest_error=True, per_token=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
            is_description=True),
-    Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
-           _affine, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
-           is_description=True),
-    Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
-           OTHER, "constructed", _table, "parameters that were not loaded, or trained further",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names.", estimates=_WHERE,
-           is_description=True),
 )  # fmt: skip
-
-OTHER_WEIGHTS = tuple(replace(one, fit=_linear_with_errors) for one in FITTED_PARAMETERS if one.fit is _linear)
-"""The fits of other weights and biases to a batch that is not much larger than they require."""

@@ -1,9 +1,6 @@
 """Correct values at wrong places: reordered along one axis, or with axes exchanged.
 
-Along an axis, each slice i of the actual value is matched with the nearest slice p(i) of the expected value, in sigma. If a rule
-describes the map p (reversed, shifted, exchanged, interleaved), the rule is tried on every element; else p itself is.
-
-Rules that describe a map p of places, where slice i of the result holds slice p(i) of the correct value.
+Along an axis, each slice i of the actual value is matched with the nearest slice p(i) of the expected value, in sigma.
 """
 
 from collections.abc import Iterator
@@ -13,60 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.faults.fitted.differences import read_instead
 from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import plural
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
-from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array, Mask, as_array
-
-MOST_LISTED = 6  # places that are listed individually
-
-
-def rules(axis: str, places: Places, moved: Places, architecture: Architecture) -> Iterator[tuple[str, Places]]:
-    """Yield each rule that most of the moved slices follow, with its map; last, the map as found, with an empty description."""
-    for words, guess in _known(axis, places, moved, architecture):
-        if np.mean(guess[moved] == places[moved]) > 0.5:
-            yield words, guess
-    yield "", places
-
-
-def _known(axis: str, places: Places, moved: Places, a: Architecture) -> Iterator[tuple[str, Places]]:
-    n = len(places)
-    own = np.arange(n)
-    if len(moved) == 2 and is_order(places):
-        yield f"in order but for {moved[0]} and {moved[1]}, which are exchanged", places
-    yield "in reverse order", own[::-1].copy()
-    shifts, counts = np.unique((places - own)[moved], return_counts=True)
-    by = int(shifts[counts.argmax()])
-    yield (
-        f"shifted: {axis} i has what belongs to {axis} i {'+' if by > 0 else '−'} {abs(by)}, clipped at the end",
-        np.clip(own + by, 0, n - 1),
-    )
-    yield f"shifted in a circle: {axis} i has what belongs to {axis} i {'+' if by > 0 else '−'} {abs(by)}", (own + by) % n
-    targets, counts = np.unique(places[moved], return_counts=True)
-    yield f"all that of {axis} {targets[counts.argmax()]}", np.full(n, targets[counts.argmax()])
-    if n % 2 == 0:
-        yield "exchanged in pairs, 2 i with 2 i + 1", own ^ 1
-    for groups, size in sorted({(g, n // g) for g in _factors(a, n)} | {(n // g, g) for g in _factors(a, n)}):
-        words = f"interleaved: {axis} i has what belongs to {axis} (i mod {groups}) · {size} + ⌊i / {groups}⌋"
-        yield words, own % groups * size + own // groups
-
-
-def _factors(a: Architecture, n: int) -> list[int]:
-    return [g for g in (2, a.num_attention_heads, a.head_size) if 1 < g < n and n % g == 0]
-
-
-def is_order(places: Places) -> bool:
-    """Return whether the map is a permutation."""
-    return len(np.unique(places)) == len(places)
-
-
-def rendered(places: Places, moved: Places) -> str:
-    """Return a description of the map that lists the first few moved places."""
-    order = "in another order" if is_order(places) else "taken from other places"
-    listing = ", ".join(f"{i} has what belongs to {places[i]}" for i in moved[:MOST_LISTED])
-    return f"{order}: {listing}" + (" …" if len(moved) > MOST_LISTED else "")
-
 
 LONGEST = 4096  # longest axis of which all pairs of slices are compared: n² float64 distances take 128 MB
 COLUMNS = 2**16  # elements compared over all slices; at least LEAST_COLUMNS per slice
@@ -142,19 +90,15 @@ def _axes(case: ResidualProblem) -> Iterator[_Axis]:
 def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
     own, wrong = np.arange(axis.length), _slices(axis, case.judged & (case.scaled > case.limits.max))
     places = np.where(wrong, _nearest(case, axis, offset), own)
-    moved = np.flatnonzero(places != own)
-    if not len(moved):
+    moved = int((places != own).sum())
+    if not moved:
         return
-    counted = _slices(axis, case.judged)
-    for rule, guess in rules(axis.name, places, moved, case.step.site.architecture):
-        found = np.where(counted, guess, own)
-        before = " before the bias is added" if np.any(offset) else ""
-        sentence = f"{plural(axis.name)} are {rule or rendered(places, moved)}{before}"
-        kind = "permutation" if is_order(found) else "gather"
-        finding = case.finding_of(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
-        yield finding
-        if finding.explained:
-            return
+    is_order = len(np.unique(places)) == len(places)
+    text, last = read_instead(places, own, own >= 0)
+    order = "in another order" if is_order else "taken from other places"
+    before = " before the bias is added" if np.any(offset) else ""
+    sentence = f"{plural(axis.name)} are {order}{before}: {text} {last:g}"
+    yield case.finding_of("permutation" if is_order else "gather", sentence, *_taken(case, axis, places, offset), moved)
 
 
 def _slices(axis: _Axis, mask: Mask) -> Mask:

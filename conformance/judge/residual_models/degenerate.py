@@ -4,6 +4,7 @@ Residuals without structure: results with fewer significant bits, or errors that
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, log2, sqrt
 
 import numpy as np
@@ -135,13 +136,8 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
     sentence = (
         f"every value has at most {bits} significant bits{f', those of {names}' if names else ''}: the result is rounded to them"
     )
-    yield _unlikely(case, case.finding_of("fewer bits", sentence, model, rounded))
-
-
-def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
-    """Return the finding judged by its RMS alone: the number of bits is the evidence that `tried` looks for in the residual."""
-    passes = finding.remaining <= case.limits.rms
-    return ResidualFinding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
+    finding = case.finding_of("fewer bits", sentence, model, rounded)  # The number of bits is evidence enough of a small error.
+    yield replace(finding, explained=finding.remaining <= case.limits.rms)
 
 
 def _bits(values: Array) -> int:
@@ -160,47 +156,31 @@ def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
     patterns that the other models describe.
     """
     residual = np.where(case.kept, case.actual_rows - case.expected_rows, 0.0)
-    if not residual.any():
-        return
-    relative = ElementNoise(np.maximum(np.abs(case.expected_rows), case.noise.sigma), case.noise.bound)
-    equal = ElementNoise(np.ones_like(case.noise.sigma), case.noise.bound)
-    found = [
-        _noise(case, residual, case.noise, "noise in sigma", "{:.3g} σ"),
-        _noise(case, residual, relative, "relative error", "{:.3g} of the expected value"),
-        _noise(case, residual, equal, "noise", "{:.3g}, the same for small and large values"),
-    ]
-    yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
-
-
-def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: str, rendered: str) -> tuple[ResidualFinding, float]:
-    beyond = np.sign(residual) * np.maximum(np.abs(residual) - scale.bound, 0.0) / scale.sigma
-    count = case.count
-    size = max(sqrt(float((beyond**2).sum()) / count), TINY)
-    e = beyond / size
-    largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
-    share, bits = _share(case, residual), _worth(case, residual)
-    sentence = (
-        f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}; that is "
-        f"{100.0 * share:.2g} % of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
-    )
-    numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
-    explained = largest <= case.limits.max and bits >= 1.0
-    finding = ResidualFinding("noise", sentence, numbers, explained, 1.0, 1.0 if explained else 0.0, 1)
-    return finding, largest
-
-
-def _worth(case: ResidualProblem, residual: Array) -> float:
-    """Return p such that rounding to p bits gives the residual's RMS relative to that of the expected value."""
-    share = _share(case, residual)
-    return -log2(share / RELATIVE_RMS) if share else 0.0
-
-
-def _share(case: ResidualProblem, residual: Array) -> float:
-    """Return the residual's RMS relative to that of the expected value; 0 if that is 0."""
     rms, expected = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.expected_rows))
-    return rms / expected if expected else 0.0
+    if not rms or not expected:
+        return
+    bits = -log2(rms / expected / RELATIVE_RMS)
+    found = []
+    for what, unit, rendered in (
+        ("noise in sigma", case.noise.sigma, "{:.3g} σ"),
+        ("relative error", np.maximum(np.abs(case.expected_rows), case.noise.sigma), "{:.3g} of the expected value"),
+        ("noise", np.ones_like(residual), "{:.3g}, the same for small and large values"),
+    ):
+        beyond = np.sign(residual) * np.maximum(np.abs(residual) - case.noise.bound, 0.0) / unit
+        size = max(sqrt(float((beyond**2).sum()) / case.count), TINY)
+        largest = max(float(np.abs(beyond).max()), *(_standing_out(beyond, case, axis) for axis in (0, 1))) / size
+        sentence = (
+            f"the error has no pattern that was looked for: everywhere its RMS is {rendered.format(size)}; that is "
+            f"{100.0 * rms / expected:.2g} % of the values' RMS, as large as rounding to {bits:.1f} significant bits would leave"
+        )
+        explained = largest <= case.limits.max and bits >= 1.0
+        numbers = (FittedNumber(what, size, size / sqrt(2.0 * case.count)),)
+        finding = ResidualFinding("noise", sentence, numbers, explained, 1.0, float(explained), 1)
+        found.append((not explained, largest, finding))
+    yield min(found, key=lambda each: each[:2])[2]
 
 
 def _standing_out(e: Array, case: ResidualProblem, axis: int) -> float:
+    """Return the largest magnitude of a mean along an axis, in units of its deviation if the errors e have that of 1."""
     counts = np.maximum(case.kept.sum(axis), 1)
     return float(np.abs(e.sum(axis) / np.sqrt(counts)).max())
