@@ -54,37 +54,37 @@ from conformance.faults import (
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    functions.faults,
-    norms.faults,
-    attention.faults,
-    masks.faults,
-    mask_signs.faults,
-    score_positions.faults,
-    score_positions.distance_faults,
-    batch_attention.faults,
-    heads.faults,
-    heads.kernel_faults,
-    projections.faults,
-    pooling.transform_faults,
-    embeddings.faults,
-    losses.faults,
-    losses.target_loss_faults,
-    pooling.faults,
-    pooling.dense_faults,
-    layers.faults,
-    layers.earlier_layer_faults,
-    precision.faults,
-    quantized.faults,
-    norm_forms.faults,
-    layouts.faults,
-    pooling.pooler_faults,
-    layouts.weight_faults,
-    dropout.faults,
-    gradients.target_gradient_faults,
-    gradients.faults,
-    optimizer.faults,
+    functions.FAULTS,
+    norms.FAULTS,
+    attention.FAULTS,
+    masks.FAULTS,
+    mask_signs.FAULTS,
+    score_positions.FAULTS,
+    score_positions.DISTANCE_FAULTS,
+    batch_attention.FAULTS,
+    heads.FAULTS,
+    heads.KERNEL_FAULTS,
+    projections.FAULTS,
+    pooling.TRANSFORM_FAULTS,
+    embeddings.FAULTS,
+    losses.FAULTS,
+    losses.TARGET_LOSS_FAULTS,
+    pooling.FAULTS,
+    pooling.DENSE_FAULTS,
+    layers.FAULTS,
+    layers.EARLIER_LAYER_FAULTS,
+    precision.FAULTS,
+    quantized.FAULTS,
+    norm_forms.FAULTS,
+    layouts.FAULTS,
+    pooling.POOLER_FAULTS,
+    layouts.WEIGHT_FAULTS,
+    dropout.FAULTS,
+    gradients.TARGET_GRADIENT_FAULTS,
+    gradients.FAULTS,
+    optimizer.FAULTS,
 )
-CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme())
+CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme)
 """All faults, in the order in which equally good explanations are reported; fitted faults are in `faults.fitted`."""
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
@@ -97,16 +97,16 @@ def reported_as(name: str) -> str:
 
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
-    frozenset(fault.name for fault in theme())
+    frozenset(fault.name for fault in theme)
     for theme in (
-        score_positions.distance_faults,
-        losses.target_loss_faults,
-        gradients.target_gradient_faults,
-        pooling.faults,
-        pooling.dense_faults,
-        dropout.faults,
-        gradients.faults,
-        optimizer.faults,
+        score_positions.DISTANCE_FAULTS,
+        losses.TARGET_LOSS_FAULTS,
+        gradients.TARGET_GRADIENT_FAULTS,
+        pooling.FAULTS,
+        pooling.DENSE_FAULTS,
+        dropout.FAULTS,
+        gradients.FAULTS,
+        optimizer.FAULTS,
     )
 )
 """For each theme whose steps occur only in some networks or checks, the names of its faults."""

@@ -1,17 +1,15 @@
 """Faults of attention scores, softmax and heads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.changes import Altered, Rearranged, rewritten, with_parent, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
+from conformance.faults.fault import ALONE, Fault, FaultContext, Parameter, SameFunction
 from conformance.model.activation import attended_keys
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
-
-_HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
 
 SUMMED = frozenset({"scores_sum"})
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
@@ -179,99 +177,42 @@ def _interleaved(step: Step, context: FaultContext) -> Step:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of scores, softmax and heads."""
-    yield Fault(
-        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
-        "mlc-llm#3426, flexflow#467",
-        cause="the division by √d left out, or d taken as hidden_size",
-        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)",
-                            is_of_sizes=True),
-        equation="s = c q kᵀ, c ≠ 1/√d",
-        fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
-    )
-    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", "constructed",
-                _bias_unscaled, "constants folded into weights by hand, or by an exporter",
-                equation="s = (x Wᵀ/√d + b) kᵀ",
-                fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
-    yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
-                lambda step, _: step.replaced(parents=step.parents[::-1]),
-                equation="s = k qᵀ / √d",
-                fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    for name, other, which in (("key", "query", 1), ("query", "key", 0)):
-        plural = {"key": "keys", "query": "queries"}[name]
-        yield Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key", "constructed",
-                    _of_one(which), f"the {other}'s buffer overwritten by the {name}, or a copied argument", after_failure=True,
-                    equation=f"s = {name[0]} {name[0]}ᵀ / √d",
-                    fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    yield Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", "constructed",
-                with_reshaped_heads, "keys (S, d) read in memory order as (d, S)", after_failure=True,
-                equation="s = q K / √d, K read row by row from the elements of k",
-                fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
-                rewritten(lambda step: np.clip(step.value, -1.0, 1.0)),
-                equation="s = min(max(q kᵀ / √d, −1), 1)",
-                fix="Leave the scores as they are.")
-    yield Fault(
-        "softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}", "constructed",
-        cause="the scores are scaled twice, or by another root",
-        parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature, quantity="temperature of the softmax"),
-        equation="p = softmax(s / T)",
-        fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
-        same_as=SameFunction("scale-missing", "the softmax has a temperature of {value}"),
-    )
-    yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
-                _softmax_over(-2), "a wrong axis",
-                equation="p_ij = exp(s_ij) / Σ_i exp(s_ij)",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", "constructed", _softmax_over(1),
-                "F.softmax without dim, which takes axis 1 of four", after_failure=True,
-                equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "the softmax commented out",
-                equation="p = s, 0 at masked keys",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator", "constructed",
-                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "the softmax-one variant",
-                equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
-                fix="Use the plain softmax.")
-    yield Fault(
-        "softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator", "constructed",
-        cause="a masked softmax written by hand, with a number that guards against a division by zero", after_failure=True,
-        parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded),
-        equation="p_j = exp(s_j − m) / (ε + Σ_k exp(s_k − m)), m the largest score",
-        fix="Divide by the sum itself, which is at least 1.",
-    )
-    unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
-    yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
-                _merged(_unmoved_merge), unmoved,
-                fix=_HEADS)
-    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved", "constructed",
-                _merged(_merged_interleaved), "the last two axes exchanged before the reshape",
-                fix=_HEADS)
-    yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
-                fix="Concatenate the heads in their order: head 0 first.")
-    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head", "constructed",
-                _of_first_head, "multi-query attention; a broadcast over heads",
-                fix="Give each head its own keys and values.")
-    yield Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", "constructed",
-                _of_keys,
-                equation="c = p k",
-                fix="Multiply the probabilities by the values.")
-    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
-                "DeepLearningExamples#528",
-                _split(_split_interleaved), "(d, h) for (h, d) in the reshape",
-                fix=_HEADS)
-    yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
-                _split(_split_unmoved), unmoved,
-                fix=_HEADS)
-    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
-                _interleaved, "einops' (d h) for (h d) on both sides", after_failure=True,
-                fix=_HEADS)
-    yield Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis",
-                "reczoo/FuxiCTR#30", _unmoved, "view(B, h, S, d) and view(B, S, H), without a transpose on either side",
-                after_failure=True,
-                equation="element (s, i) of a row is element s H + i of the heads (h, S, d) in memory order",
-                fix=_HEADS)
+FAULTS: tuple[Fault, ...] = (
+    Fault("scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
+          parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)", is_of_sizes=True)),
+    Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", _bias_unscaled),
+    Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ",
+          lambda step, _: step.replaced(parents=step.parents[::-1])),
+    *(
+        Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key", _of_one(which),
+              tried=ALONE)
+        for name, plural, which in (("key", "keys", 1), ("query", "queries", 0))
+    ),
+    Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", with_reshaped_heads,
+          tried=ALONE),
+    Fault("scores-clipped", SCORES, "the scores are clipped to ±1", rewritten(lambda step: np.clip(step.value, -1.0, 1.0))),
+    Fault("softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}",
+          parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature,
+                              quantity="temperature of the softmax"),
+          same_as=SameFunction("scale-missing", "the softmax has a temperature of {value}")),
+    Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", _softmax_over(-2)),
+    Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", _softmax_over(1), tried=ALONE),
+    Fault("softmax-missing", PROBS, "there is no softmax", probabilities(lambda s, keys: np.where(keys, s, 0.0))),
+    Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator",
+          probabilities(lambda s, keys: softmax(s, keys, more=1.0))),
+    Fault("softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator",
+          parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded), tried=ALONE),
+    Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", _merged(_unmoved_merge)),
+    Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved", _merged(_merged_interleaved)),
+    Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", _merged(_reversed_heads)),
+    Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head", _of_first_head),
+    Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", _of_keys),
+    Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
+          _split(_split_interleaved)),
+    Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", _split(_split_unmoved)),
+    Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", _interleaved,
+          tried=ALONE),
+    Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis", _unmoved,
+          tried=ALONE),
+)
 # fmt: on

@@ -6,7 +6,7 @@ probabilities then have other shapes than in BERT, so a candidate does not expos
 one of the context, computed from query, key and value.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT
 from conformance.faults.changes import Altered
-from conformance.faults.fault import MOST_OPERATIONS, Change, Fault, FaultContext
+from conformance.faults.fault import ALONE, MOST_OPERATIONS, ROWS, Change, Fault, FaultContext
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
@@ -24,7 +24,6 @@ from conformance.oracle.propagation import propagated
 from conformance.oracle.step import elementwise_roundings
 
 _SELF = ".attention.self.context"
-_ROWS = "Let a token attend to the tokens of its own row: "
 
 
 @dataclass(frozen=True)
@@ -134,19 +133,15 @@ def _names(step: Step, context: FaultContext) -> list[str] | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of attention to other rows of the batch."""
-    for name, grouping, sentence, cause, equation, fix in (
-        ("attention-along-batch", _ALONG_BATCH, "a token attends to the tokens at its position in all rows, not to its own row",
-         "nn.MultiheadAttention without batch_first, or another layout (S, B, H) read as (B, S, H)",
-         "c_(b,s) = Σ_r softmax_r(q_(b,s) · k_(r,s) / √d) v_(r,s), r over the rows of the batch",
-         "give nn.MultiheadAttention and nn.TransformerEncoderLayer batch_first=True."),
-        ("attention-over-rows", _OVER_ALL, "a token attends to the tokens of all rows of the batch, not only to its own row",
-         "rows packed into one sequence without their limits (cu_seqlens, or a mask of blocks)",
-         "c_(b,s) = Σ_(r,t) softmax_(r,t)(q_(b,s) · k_(r,t) / √d) v_(r,t), r over the rows and t over their tokens",
-         "give the kernel of packed rows their limits, or a mask of blocks."),
-    ):
-        for end, masked, clause in (("", True, ""), ("-unmasked", False, ", padding included")):
-            yield Fault(f"{name}{end}", CONTEXT, sentence + clause, "constructed", _among(grouping, masked=masked),
-                        cause, (_SELF,), after_failure=True, couples_rows=True, equation=equation, fix=_ROWS + fix)
+FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"attention-{which}{end}", CONTEXT, f"a token attends to the tokens {phrase}{clause}",
+              _among(grouping, masked=masked), only=(_SELF,), extent=ROWS, tried=ALONE)
+        for which, grouping, phrase in (
+            ("along-batch", _ALONG_BATCH, "at its position in all rows, not to its own row"),
+            ("over-rows", _OVER_ALL, "of all rows of the batch, not only to its own row"),
+        )
+        for end, masked, clause in (("", True, ""), ("-unmasked", False, ", padding included"))
+    ),
+)
 # fmt: on

@@ -1,6 +1,6 @@
 """Faults of dropout in training mode: missing, at another rate or place, or with a wrong gradient."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,7 +17,6 @@ _FORWARD = frozenset({"dropout"})
 _BACKWARD = frozenset({"dropout_backward"})
 _NORMS = frozenset({"norm"})
 _EMBEDDINGS = "embeddings.dropout"
-_INVERTED = "Use the framework's dropout, or divide the kept elements by 1 − p."
 
 
 def _rate(step: Step) -> float:
@@ -111,40 +110,24 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of dropout."""
-    made = "constructed"
-    yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", made, _missing,
-                "no dropout at this place, or train() does not reach it",
-                equation="y = x", fix="Apply dropout there; register it as a submodule, so that train() reaches it.")
-    yield Fault("dropout-not-scaled", _FORWARD, "the elements that dropout keeps are not scaled", made,
-                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a mask applied by hand",
-                equation="y = x m", fix=_INVERTED)
-    yield Fault("dropout-scaled-by-rate", _FORWARD | _BACKWARD, "the elements that dropout keeps are divided by p, not by 1 − p",
-                made, _where_it_drops(lambda step: _kept(step) * step.parents[0] / _rate(step)),
-                "the rate taken for the probability of keeping, as in TensorFlow 1", equation="y = x m / p", fix=_INVERTED)
-    yield Fault("dropout-rate", _FORWARD | _BACKWARD, "the dropout rate is p = {value}, not {right}", made,
-                cause="a rate that is hard-coded, or that of another dropout",
-                parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5), quantity="dropout rate"),
-                equation="y = x m / (1 − p′)",
-                fix="Take the rate from the config: hidden_dropout_prob, or attention_probs_dropout_prob for the probabilities.")
-    yield Fault("dropout-after-residual", _FORWARD, "dropout acts on the residual sum, not on the sub-layer's result alone",
-                made, _after_residual, "norm(dropout(x + skip))", (".output.dropout",),
-                equation="y = (x + skip) m / (1 − p)", fix="Compute norm(dropout(x) + skip).")
-    yield Fault("dropout-after-norm", _FORWARD | _NORMS, "dropout acts after the norm, not before the residual is added",
-                "Devlin et al. 2019, appendix A.2; constructed", _after_norm, "dropout(norm(x + skip))",
-                (".output.dropout", ".output.LayerNorm"),
-                equation="y = norm(x + skip) m / (1 − p)", fix="Compute norm(dropout(x) + skip).")
-    yield Fault("dropout-before-norm", _FORWARD | _NORMS, "the embeddings' dropout acts before their norm, not after it",
-                "transformers#17842", _before_norm, "norm(dropout(word + token type + position))",
-                (_EMBEDDINGS, "embeddings.LayerNorm"),
-                equation="norm(x m / (1 − p))", fix="Compute dropout(norm(word + token type + position)).")
-    yield Fault("dropout-gradient-unmasked", _BACKWARD, "the backward pass of dropout does not apply the mask", made,
-                _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step))), "a hand-written backward pass",
-                equation="∂x = ∂y / (1 − p)", fix="Keep the mask of the forward pass, and multiply by it.")
-    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of the elements that dropout keeps is not scaled", made,
-                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a hand-written backward pass",
-                equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
-    yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout unchanged (straight through)", made,
-                first_parent, "dropout computed on .data", equation="∂x = ∂y",
-                fix="Remove detach(), no_grad() or .data from the path of the gradient.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", _missing),
+    Fault("dropout-not-scaled", _FORWARD, "the elements that dropout keeps are not scaled",
+          _where_it_drops(lambda step: _kept(step) * step.parents[0])),
+    Fault("dropout-scaled-by-rate", _FORWARD | _BACKWARD, "the elements that dropout keeps are divided by p, not by 1 − p",
+          _where_it_drops(lambda step: _kept(step) * step.parents[0] / _rate(step))),
+    Fault("dropout-rate", _FORWARD | _BACKWARD, "the dropout rate is p = {value}, not {right}",
+          parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5), quantity="dropout rate")),
+    Fault("dropout-after-residual", _FORWARD, "dropout acts on the residual sum, not on the sub-layer's result alone",
+          _after_residual, only=(".output.dropout",)),
+    Fault("dropout-after-norm", _FORWARD | _NORMS, "dropout acts after the norm, not before the residual is added", _after_norm,
+          only=(".output.dropout", ".output.LayerNorm")),
+    Fault("dropout-before-norm", _FORWARD | _NORMS, "the embeddings' dropout acts before their norm, not after it", _before_norm,
+          only=(_EMBEDDINGS, "embeddings.LayerNorm")),
+    Fault("dropout-gradient-unmasked", _BACKWARD, "the backward pass of dropout does not apply the mask",
+          _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step)))),
+    Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of the elements that dropout keeps is not scaled",
+          _where_it_drops(lambda step: _kept(step) * step.parents[0])),
+    Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout unchanged (straight through)", first_parent),
+)
+# fmt: on

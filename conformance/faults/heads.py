@@ -6,13 +6,13 @@ that exposes scores and probabilities often computes them apart from the context
 with a fault of theirs. Where they are not exposed, it is no other function than that fault, which is reported.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from conformance.faults.attention import CONTEXT, keys_of, softmax
 from conformance.faults.changes import Altered
-from conformance.faults.fault import Change, Fault, FaultContext, ignored
+from conformance.faults.fault import ALONE, EVERY_LAYER, Change, Fault, FaultContext, ignored
 from conformance.faults.masks import added_raw, causal, inverted, unmasked
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
@@ -24,7 +24,7 @@ from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identit
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 
-_FIX = "Read num_attention_heads from the config; d = hidden_size / num_attention_heads."
+_SELF = (".self.context",)
 WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BERT large has the same head size.
 
 Run = Callable[[Array], Mapping[str, Step]]
@@ -125,33 +125,18 @@ def _halved(a: Architecture) -> int:
     return a.num_attention_heads // 2 if a.num_attention_heads % 2 == 0 else 0
 
 
-def faults() -> Iterator[Fault]:
-    """Yield the faults of the number of heads."""
-    context, ends = frozenset({"context"}), ignored("num_attention_heads")
-    yield Fault(
-        "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",
-        _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded",
-        (".context",), in_every_layer=True,
-        fix=_FIX,
-    )  # fmt: skip
-    yield Fault(
-        "heads-twelve", context, f"there are {HEADS} heads{ends}", "constructed", _of(_twelve), "BERT base's number, hard-coded",
-        (".context",), in_every_layer=True,
-        fix=_FIX,
-    )  # fmt: skip
-    for name, heads, sentence in (
-        ("heads-halved", _halved, "there are half as many heads, each twice as wide"),
-        ("heads-doubled", lambda a: 2 * a.num_attention_heads, "there are twice as many heads, each half as wide"),
-    ):
-        yield Fault(
-            name, context, sentence, "constructed", _of(heads),
-            "the number of heads of another size of the model; no shape of a weight shows it", (".self.context",),
-            after_failure=True, equation="h′ heads of H / h′ features, h′ ≠ num_attention_heads",
-            fix=_FIX,
-        )  # fmt: skip
+# fmt: off
+FAULTS: tuple[Fault, ...] = (
+    Fault("heads-64-wide", CONTEXT, f"heads are {WIDTH} wide{ignored('num_attention_heads')}",
+          _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), only=(".context",), extent=EVERY_LAYER),
+    Fault("heads-twelve", CONTEXT, f"there are {HEADS} heads{ignored('num_attention_heads')}", _of(_twelve), only=(".context",),
+          extent=EVERY_LAYER),
+    Fault("heads-halved", CONTEXT, "there are half as many heads, each twice as wide", _of(_halved), only=_SELF, tried=ALONE),
+    Fault("heads-doubled", CONTEXT, "there are twice as many heads, each half as wide", _of(lambda a: 2 * a.num_attention_heads),
+          only=_SELF, tried=ALONE),
+)
+# fmt: on
 
-
-_CALL = "Call the kernel with the mask, the scale and the heads of the scores: attn_mask of the keys, scale=None, is_causal=False."
 
 _TILES = (32, 64, 128)  # The usual numbers of keys in a tile of a fused kernel.
 
@@ -202,22 +187,21 @@ def _tile(size: int) -> Change:
 
 
 # fmt: off
-def kernel_faults() -> Iterator[Fault]:
-    """Yield the faults of a kernel that computes the context."""
-    for name, kind, change, sentence, equation in (
-        ("kernel-scale-missing", "scores", _scaled(lambda step: 1.0), "does not divide the scores by √d", "c = softmax(q kᵀ) v"),
-        ("kernel-scale-of-width", "scores", _scaled(lambda step: float(step.site.architecture.hidden_size**-0.5)),
-         "divides the scores by √H, not by √d", "c = softmax(q kᵀ / √H) v"),
-        ("kernel-mask-ignored", "probs", unmasked, "attends to padded keys", "c = softmax(q kᵀ / √d) v over all keys"),
-        ("kernel-mask-inverted", "probs", inverted, "attends to padded keys only",
-         "c = softmax(q kᵀ / √d) v over the keys with mask 0"),
-        ("kernel-mask-added-raw", "probs", added_raw, "adds the ones and zeros of the mask to the scores",
-         "c = softmax(q kᵀ / √d + mask) v"),
-        *((f"kernel-tile-{size}", "probs", _tile(size), f"attends to the zeros that fill up a tile of {size} keys",
-           f"c = Σ_j exp(s_j) v_j / (n + Σ_j exp(s_j)), n = −S mod {size}") for size in _TILES),
-        ("kernel-causal", "probs", causal, "masks later keys", "c = softmax(q kᵀ / √d) v over the keys j ≤ i"),
-    ):
-        yield Fault(name, CONTEXT, f"the context is not that of the exposed probabilities: the kernel that computes it {sentence}",
-                    "constructed", _of_kernel(kind, change), "a wrong call of scaled_dot_product_attention, or of another kernel",
-                    (".self.context",), after_failure=True, equation=equation, fix=_CALL)
+KERNEL_FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"kernel-{name}", CONTEXT,
+              f"the context is not that of the exposed probabilities: the kernel that computes it {phrase}",
+              _of_kernel(kind, change), only=_SELF, tried=ALONE)
+        for name, kind, change, phrase in (
+            ("scale-missing", "scores", _scaled(lambda step: 1.0), "does not divide the scores by √d"),
+            ("scale-of-width", "scores", _scaled(lambda step: float(step.site.architecture.hidden_size**-0.5)),
+             "divides the scores by √H, not by √d"),
+            ("mask-ignored", "probs", unmasked, "attends to padded keys"),
+            ("mask-inverted", "probs", inverted, "attends to padded keys only"),
+            ("mask-added-raw", "probs", added_raw, "adds the ones and zeros of the mask to the scores"),
+            *((f"tile-{n}", "probs", _tile(n), f"attends to the zeros that fill up a tile of {n} keys") for n in _TILES),
+            ("causal", "probs", causal, "masks later keys"),
+        )
+    ),
+)
 # fmt: on

@@ -3,14 +3,26 @@
 Faults in which a step of a later layer reads the embeddings, or keeps or accumulates the result of an earlier layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, SCORES
 from conformance.faults.changes import Altered, Slack, with_parent
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
-from conformance.faults.norms import LAYER_OUTPUT
+from conformance.faults.fault import (
+    ALONE,
+    EVERY_LAYER,
+    FAILED,
+    ROWS,
+    WHOLE_LAYER,
+    Change,
+    Fault,
+    FaultContext,
+    Parameter,
+    parameters_of,
+    with_parameters,
+)
+from conformance.faults.norms import LAYER_OUTPUT, NORMS
 from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
 from conformance.model.layer import STATES_NAME
@@ -19,7 +31,6 @@ from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
-_CACHE = "Compute it in every layer; index a cache by the layer."
 _SELF = "attention.self."
 
 
@@ -117,36 +128,21 @@ def _earlier_residual(norm: Callable[[Step], str]) -> Change:
 
 
 # fmt: off
-def earlier_layer_faults() -> Iterator[Fault]:
-    """Yield the faults of results of earlier layers."""
-    yield Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer",
-                "constructed", _first, "a cache that is filled once and not indexed by the layer", after_failure=True,
-                equation="y of layer 0", fix=_CACHE)
-    yield Fault("layer-before-added", SCORES, "the scores of the previous layer are added", "constructed", _added,
-                "the residual attention of RealFormer; a buffer that is not cleared", after_failure=True,
-                equation="s = q kᵀ / √d + s of layer i − 1",
-                fix="Compute the scores of each layer from its own query and key.")
-    yield Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
-                "the output of the embeddings is read, not that of the previous layer", "constructed", _of_embeddings,
-                "a variable that is set before the loop over layers; hidden_states[0] for hidden_states[-1]", after_failure=True,
-                equation="the input is the output of the embeddings",
-                fix="Feed each layer, and the heads, the output of the layer before.")
-    norm, buffer = frozenset({"norm"}), "Add the current hidden state: the input of the sub-layer whose result is normalised."
-    yield Fault("residual-of-layer-before", norm, "the residual is that of the same sub-layer in the previous layer", "constructed",
-                _earlier_residual(_same_norm), "a residual buffer that a captured graph, or a fused kernel, does not update",
-                (".output.LayerNorm",), after_failure=True,
-                equation="y = LayerNorm(x + skip′), skip′ the residual of that norm in layer i − 1",
-                fix=buffer)
-    yield Fault("residual-not-updated", norm, "the residual is the previous layer's attention output, not its final output",
-                "constructed", _earlier_residual(lambda _: "output.LayerNorm"),
-                "a variable that the feed-forward network does not reassign", (".attention.output.LayerNorm",), after_failure=True,
-                equation="y = LayerNorm(x + h′), h′ the input of the feed-forward network in layer i − 1",
-                fix=buffer)
+EARLIER_LAYER_FAULTS: tuple[Fault, ...] = (
+    Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer", _first,
+          tried=ALONE),
+    Fault("layer-before-added", SCORES, "the scores of the previous layer are added", _added, tried=ALONE),
+    Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
+          "the output of the embeddings is read, not that of the previous layer", _of_embeddings, tried=ALONE),
+    Fault("residual-of-layer-before", NORMS, "the residual is that of the same sub-layer in the previous layer",
+          _earlier_residual(_same_norm), only=(".output.LayerNorm",), tried=ALONE),
+    Fault("residual-not-updated", NORMS, "the residual is the previous layer's attention output, not its final output",
+          _earlier_residual(lambda _: "output.LayerNorm"), only=(".attention.output.LayerNorm",), tried=ALONE),
+)
 # fmt: on
 
 
 PARAMETRISED = (".query", ".key", ".value", ".dense", ".LayerNorm")
-_LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."
 
 
 def _skipped(step: Step, context: FaultContext) -> Step | None:
@@ -215,42 +211,21 @@ def _with_layer(which: Callable[[int, int], int]) -> Change:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of whole layers."""
-    norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
-    yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
-                LAYER_OUTPUT, replaces_layer=True, after_failure=True, combined_after_failure=True,
-                equation="y = x",
-                fix="Run all num_hidden_layers layers.")
-    yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated,
-                "layers shared, or a list copied wrongly",
-                LAYER_OUTPUT, replaces_layer=True, after_failure=True, combined_after_failure=True,
-                equation="y = layer(layer(x))",
-                fix="Run each layer once.")
-    yield Fault(
-        "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
-        parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
-        couples_rows=True,
-        equation="y = min(max(y, −c), c)",
-        fix="Leave the hidden state as it is.",
-    )
-    yield Fault("layer-before-kept", frozenset({"linear", "context", "scores", "probs"}), "it is the result of the previous layer",
-                "constructed", of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
-                after_failure=True, combined_after_failure=True,
-                equation="y of layer i − 1",
-                fix="Compute it in every layer; index a cache by the layer.")
-    yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
-                "the hidden state of the second-to-last layer is read", "constructed", _read_before,
-                "hidden_states[-2]",
-                fix="Feed the heads the last layer's output.")
-    yield Fault("layer-neighbour", parametrised, "it has the parameters of the previous layer (the first layer: of the second)",
-                "constructed",
-                _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
-                fix=_LAYERS)
-    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first layer", "constructed",
-                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, in_every_layer=True,
-                fix=_LAYERS)
-    yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
-                _with_layer(lambda i, n: n - 1 - i), only=PARAMETRISED, in_every_layer=True, spared=lambda n: n % 2,
-                fix=_LAYERS)
+FAULTS: tuple[Fault, ...] = (
+    Fault("layer-skipped", NORMS, "the layer is not run", _skipped, only=LAYER_OUTPUT, extent=WHOLE_LAYER, tried=FAILED),
+    Fault("layer-repeated", NORMS, "the layer is run twice", _repeated, only=LAYER_OUTPUT, extent=WHOLE_LAYER, tried=FAILED),
+    Fault("hidden-clipped", NORMS, "the layer's output is clipped to ±{value}",
+          parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()),
+                              _clipped), only=LAYER_OUTPUT, extent=ROWS),
+    Fault("layer-before-kept", frozenset({"linear", "context", "scores", "probs"}), "it is the result of the previous layer",
+          of_layer_before, tried=FAILED),
+    Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
+          "the hidden state of the second-to-last layer is read", _read_before),
+    Fault("layer-neighbour", NORMS | {"linear"}, "it has the parameters of the previous layer (the first layer: of the second)",
+          _with_layer(lambda i, _: i - 1 if i else 1)),
+    Fault("layers-shared", NORMS | {"linear"}, "every layer has the parameters of the first layer", _with_layer(lambda i, _: 0),
+          only=PARAMETRISED, extent=EVERY_LAYER),
+    Fault("layers-reversed", NORMS | {"linear"}, "the layers' parameters are in reverse order",
+          _with_layer(lambda i, n: n - 1 - i if n > 2 else i), only=PARAMETRISED, extent=EVERY_LAYER),
+)
 # fmt: on

@@ -3,13 +3,11 @@
 Faults of a weight's layout and size: input features in another order than that of the heads, and rows of length 1.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from conformance.faults.attention import CONTEXT, SCORES, with_reshaped_heads
 from conformance.faults.changes import Altered, Rearranged, with_stored_weight
-from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
+from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, with_parameters
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
@@ -109,39 +107,26 @@ def _exchanged(weight: Array, width: int, order: tuple[int, int]) -> Array:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of memory layouts."""
-    yield Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", "constructed",
-                with_reshaped_heads, "values (S, d) read in memory order as (d, S)", after_failure=True,
-                equation="c = p V, V read column by column from the elements of v",
-                fix="Multiply the probabilities by the values as they are: probs @ value.")
-    yield Fault("tokens-as-channels", SCORES | CONTEXT,
-                "the keys, or the values, stored token by token, are read as if they were stored channel by channel",
-                "constructed", _as_channels, "a cache that one kernel keeps transposed and another does not", after_failure=True,
-                equation="the element (s, i) is read at i S + s in place of s H + i",
-                fix="Read a buffer in the layout in which it was written, (S, H).")
-    yield Fault("tokens-packed-left", CONTEXT | _LINEAR | {"norm"},
-                "the unmasked tokens of a row are written to its beginning, the rest is zero", "constructed", _packed,
-                "results without padding (variable lengths) that are put back as if padding were at the right",
-                after_failure=True,
-                equation="y_s = f of the s-th unmasked token, 0 after the last",
-                fix="Put each token's result back at its own position: pad_input with the indices of unpad_input.",
-                sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"})
-    yield Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)",
-                "constructed", _rows_as_heads, "products of (B · h, S, d) that are reshaped to (h, B, S, d)", after_failure=True,
-                couples_rows=True,
-                equation="element (i, j) of the shape (h, B) is element i B + j of the shape (B, h) in memory order",
-                fix="Reshape to (B, h, S, d), the order in which rows and heads were joined.")
-    for end, order, stored, read, shape, other in (
-        ("", (2, -1), "halves", "interleaved pairs", "(2, d/2)", "(d/2, 2)"),
-        ("-back", (-1, 2), "interleaved pairs", "halves", "(d/2, 2)", "(2, d/2)"),
-    ):
-        yield Fault(f"rotary-rows{end}", _LINEAR,
-                    f"the rows of the weight within each head, but not the bias, are reordered from {stored} to {read}",
-                    "constructed, after llama.cpp's permute", _rotary(order),
-                    "a conversion for rotary positions, applied to a model without them", (".query", ".key"), after_failure=True,
-                    equation=f"row (i, j) of a head, in the shape {shape}, becomes row (j, i) in the shape {other}",
-                    fix="Leave the rows of query and key in the checkpoint's order.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", with_reshaped_heads,
+          tried=ALONE),
+    Fault("tokens-as-channels", SCORES | CONTEXT,
+          "the keys, or the values, stored token by token, are read as if they were stored channel by channel", _as_channels,
+          tried=ALONE),
+    Fault("tokens-packed-left", CONTEXT | _LINEAR | {"norm"},
+          "the unmasked tokens of a row are written to its beginning, the rest is zero", _packed, tried=ALONE,
+          sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"}),
+    Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)", _rows_as_heads,
+          extent=ROWS, tried=ALONE),
+    *(
+        Fault(f"rotary-rows{end}", _LINEAR,
+              f"the rows of the weight within each head, but not the bias, are reordered from {stored} to {read}", _rotary(order),
+              only=(".query", ".key"), tried=ALONE)
+        for end, order, stored, read in (
+            ("", (2, -1), "halves", "interleaved pairs"), ("-back", (-1, 2), "interleaved pairs", "halves"),
+        )
+    ),
+)
 # fmt: on
 
 
@@ -170,22 +155,15 @@ def _rows_of_length_one(step: Step, _: FaultContext) -> Step | None:
 
 
 # fmt: off
-def weight_faults() -> Iterator[Fault]:
-    """Yield the faults of a weight's layout and size."""
-    for by_feature, end, stored, read in (
-        (True, "by-feature", "(heads, head size)", "(head size, heads)"),
-        (False, "by-head", "(head size, heads)", "(heads, head size)"),
-    ):
-        yield Fault(f"weight-inputs-{end}", _LINEAR,
-                    f"the inputs of the weight, in the order {stored}, are read in the order {read}",
-                    "constructed, after Flax's DenseGeneral", _inputs_reordered(by_feature=by_feature),
-                    "a kernel with axes for heads and features, converted with these exchanged",
-                    ("attention.output.dense",), after_failure=True,
-                    equation=f"column (i, j) of the shape {stored} becomes column (j, i) of the shape {read}",
-                    fix="Flatten the kernel with the axis of the heads before that of their features.")
-    yield Fault("decoder-normalised", _LINEAR, "the rows of the decoder's weight are divided by their lengths", "constructed",
-                _rows_of_length_one, "a head of cosines, as Baichuan 2's NormHead, on a table that was trained without",
-                ("predictions.decoder",), after_failure=True,
-                equation="y_v = x · e_v / ‖e_v‖ + b_v",
-                fix="Multiply by the word embeddings as they are.")
+WEIGHT_FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"weight-inputs-{end}", _LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
+              _inputs_reordered(by_feature=end == "by-feature"), only=("attention.output.dense",), tried=ALONE)
+        for end, stored, read in (
+            ("by-feature", "(heads, head size)", "(head size, heads)"), ("by-head", "(head size, heads)", "(heads, head size)"),
+        )
+    ),
+    Fault("decoder-normalised", _LINEAR, "the rows of the decoder's weight are divided by their lengths", _rows_of_length_one,
+          only=("predictions.decoder",), tried=ALONE),
+)
 # fmt: on

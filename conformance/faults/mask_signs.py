@@ -3,13 +3,13 @@
 Only masked keys are attended to. Where c is added, a score keeps the digits that the sum s + c has in the format.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, softmax
 from conformance.faults.changes import Altered, variance_of
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.fault import ALONE, Change, Fault, FaultContext
 from conformance.faults.masks import unmasked
 from conformance.faults.quantized import distance_to_tie
 from conformance.numerics.arithmetic import Arithmetic
@@ -18,8 +18,6 @@ from conformance.oracle import Step
 from conformance.oracle.softmax import jacobian_of_softmax
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
-
-_FIX = "Add −∞, or the format's lowest number, to the scores of keys with attention_mask 0, and 0 to all others: (1 − mask) · −c."
 
 
 def _raised(step: Step, context: FaultContext) -> Mask | None:
@@ -106,16 +104,10 @@ def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generati
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of the sign of an additive mask."""
-    yield Fault("mask-sign", PROBS,
-                "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
-                "constructed", _absorbed, "(1 − mask) multiplied by a large positive number, or subtracted when already negative",
-                after_failure=True, equation="p = softmax(s + c (1 − mask)), fl(s + c) = c: 1/n at n masked keys",
-                fix=_FIX)
-    yield Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to",
-                "constructed", _added(CONSTANT),
-                "the −10000 of BERT's original mask with the other sign, which leaves the scores some of their digits",
-                after_failure=True, equation="p = softmax(s + 10000 (1 − mask))",
-                fix=_FIX)
+FAULTS: tuple[Fault, ...] = (
+    Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
+          _absorbed, tried=ALONE),
+    Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to", _added(CONSTANT),
+          tried=ALONE),
+)
 # fmt: on

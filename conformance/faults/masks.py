@@ -1,12 +1,12 @@
 """Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import Altered, recast, with_slack
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
+from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
@@ -14,10 +14,6 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
 from conformance.oracle.softmax import Probabilities
-
-_MASK = (
-    "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
-)
 
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
@@ -214,93 +210,38 @@ class _OnQueries(Probabilities):
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of attention masks."""
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", unmasked,
-                "the mask is not passed on, or built as all ones",
-                equation="p = softmax(s) over all keys",
-                fix=_MASK)
-    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", inverted,
-                "True means masked in one API and kept in another",
-                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-inverted-lowest", PROBS,
-                "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
-                "constructed", _inverted_lowest, "1 in attention_mask taken to mean that a key is hidden, by the lowest number",
-                after_failure=True, equation="p = softmax(s + c mask) with fl(s + c) = c: 1/S in a row whose mask is 1 throughout",
-                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
-                lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
-                equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
-                fix=_MASK,
-                same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys"))
-    yield Fault(
-        "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
-        cause="the number added at masked keys is not negative enough",
-        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing,
-                            quantity="weight of masked keys"),
-        equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
-        fix=_MASK,
-    )
-    yield Fault("mask-from-token-types", PROBS, "token types are used as the mask", "transformers#1788, pytorch#52667",
-                _from_token_types, "inputs given by position in another order",
-                fix="Pass attention_mask and token_type_ids by keyword.")
-    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
-                "constructed", _as_lengths,
-                "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
-                in_every_layer=True, equation="p = softmax over the keys j < Σ_k mask_k",
-                fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
-    yield Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to", "constructed",
-                _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0),
-                "a mask turned into a length by the index of its last one, given padding at the left or inside", after_failure=True,
-                equation="p = softmax over the keys j ≤ max {k: mask_k = 1}",
-                fix=_MASK)
-    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed",
-                _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1)), "a special token not counted",
-                equation="key j has the mask of key j − 1",
-                fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-                "constructed", lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step)),
-                "probabilities multiplied by the mask",
-                equation="p = softmax(s) · mask",
-                fix=_MASK)
-    yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                recast(_Multiplied), "a multiplicative mask before the softmax",
-                equation="p = softmax(s · mask)",
-                fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", causal, "a decoder's attention",
-                equation="p = softmax over the keys j ≤ i",
-                fix="Let every token attend to all unmasked keys (is_causal=False).")
-    yield Fault("mask-diagonal", PROBS, "a token does not attend to itself", "constructed", _without_itself,
-                "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", after_failure=True,
-                equation="p = softmax over the keys j ≠ i",
-                fix="Let every token attend to all unmasked keys, including itself.")
-    yield Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", "constructed", _within_segment,
-                "token types given to a kernel as the segment ids of packed documents", after_failure=True,
-                equation="p = softmax over the keys j with the token type of i",
-                fix="Let every token attend to all unmasked keys; token types belong to the embeddings only.")
-    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
-                _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
-                equation="p = softmax over all keys, not over the keys j ≤ i",
-                fix="In a decoder, let a token attend only to itself and to earlier tokens (is_causal=True).")
-    yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
-                equation="p = softmax over the keys j < i",
-                fix="Let a token attend to the keys j ≤ i, including itself.")
-    yield Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
-                equation="p = softmax over the keys j ≤ i + 1",
-                fix="Let a token attend only to the keys j ≤ i.")
-    yield Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores",
-                "transformers#1788, pytorch#52667", added_raw,
-                "the mask not turned into 0 and −∞, or another input in its place",
-                equation="p = softmax(s + mask)",
-                fix=_MASK)
-    yield Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", "constructed", _tiled,
-                "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", after_failure=True, couples_rows=True,
-                equation="head j of row i has the mask of row (i · h + j) mod B",
-                fix=_MASK)
-    yield Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", "constructed", _of_first_row,
-                "a mask of one row that is broadcast over the batch: mask[0] for mask", after_failure=True, couples_rows=True,
-                equation="row i has the mask of row 0",
-                fix=_MASK)
+FAULTS: tuple[Fault, ...] = (
+    Fault("mask-ignored", PROBS, "padded keys are attended to", unmasked),
+    Fault("mask-inverted", PROBS, "only padded keys are attended to", inverted),
+    Fault("mask-inverted-lowest", PROBS,
+          "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
+          _inverted_lowest, tried=ALONE),
+    Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
+          lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None,
+          same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
+    Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
+          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
+    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _from_token_types),
+    Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
+          extent=EVERY_LAYER),
+    Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to",
+          _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0), tried=ALONE),
+    Fault("mask-shifted", PROBS, "the mask is off by one position",
+          _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1))),
+    Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
+          lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))),
+    Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", recast(_Multiplied)),
+    Fault("mask-causal", PROBS, "later keys are masked", causal),
+    Fault("mask-diagonal", PROBS, "a token does not attend to itself", _without_itself, tried=ALONE),
+    Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", _within_segment, tried=ALONE),
+    Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", _with_keys(lambda keys, _: keys)),
+    Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder",
+          _with_keys(lambda keys, i: keys & (i[:, None] > i))),
+    Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder",
+          _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i))),
+    Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
+    Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _tiled, extent=ROWS, tried=ALONE),
+    Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
+          tried=ALONE),
+)
 # fmt: on

@@ -1,13 +1,12 @@
 """Faults of norms of another form: over halves, with the second moment, or with the bias first; and of what is added to them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from conformance.faults.changes import Altered, copied_from, recast, variance_of, with_rounded_parent, with_slack
-from conformance.faults.fault import LINEARS, Fault, FaultContext, with_parameters
-from conformance.faults.norms import LAYER_OUTPUT, NORM_FIX, NORMS
+from conformance.faults.fault import ALONE, LINEARS, Fault, FaultContext, with_parameters
+from conformance.faults.norms import LAYER_OUTPUT, NORMS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
@@ -97,35 +96,16 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of norms of another form."""
-    yield Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
-                "constructed", recast(_SecondMoment), "a one-pass norm, E[x²] without − E[x]²", after_failure=True,
-                equation="y = γ · (x − μ) / √(mean(x²) + ε) + β",
-                fix=NORM_FIX)
-    yield Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
-                "constructed", lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None,
-                "a kernel whose block is wider than the row: lanes beyond the row load 0, and the mean is "
-                "subtracted there without a mask", after_failure=True,
-                equation="σ² = (Σ_h (x_h − μ)² + n μ²) / H, n = 2^⌈log₂ H⌉ − H",
-                fix="Mask the difference as well: tl.where(mask, x - mean, 0.0), or sum over the row's features only.")
-    yield Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", "constructed", _by_halves,
-                "a hidden state that is split over two devices, whose moments are not reduced over them", after_failure=True,
-                equation="μ and σ² over the features of each half",
-                fix=NORM_FIX)
-    yield Fault("norm-bias-first", NORMS, "beta is added before the product with gamma",
-                "constructed, after the LayerNormANE of ml-ane-transformers", _bias_first,
-                "a norm whose checkpoint's beta is divided by gamma on loading, without the division", after_failure=True,
-                equation="y = γ · ((x − μ) / √(σ² + ε) + β)",
-                fix=NORM_FIX)
-    yield Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
-                "constructed", _before_norm, "a fused sum and norm that keeps the sum as the residual, as for pre-norm models",
-                LAYER_OUTPUT, after_failure=True,
-                equation="y = LayerNorm(x + attention + layer input)",
-                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
-    yield Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result",
-                "constructed", _affine_again, "γ and β folded into the weight of this layer, but not removed from the norm, or "
-                "removed only for a residual", after_failure=True,
-                equation="y = (γ x + β) Wᵀ + b",
-                fix="Apply γ and β once: in the norm, of which the residual needs them as well.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
+          recast(_SecondMoment), tried=ALONE),
+    Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
+          lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
+    Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
+    Fault("norm-bias-first", NORMS, "beta is added before the product with gamma", _bias_first, tried=ALONE),
+    Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
+          _before_norm, only=LAYER_OUTPUT, tried=ALONE),
+    Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result", _affine_again,
+          tried=ALONE),
+)
 # fmt: on

@@ -1,6 +1,5 @@
 """Faults of LayerNorms and of the residual sums that they normalize."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -20,7 +19,7 @@ from conformance.faults.changes import (
     with_rounded_parent,
     with_slack,
 )
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.fault import ALONE, FAILED, Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
@@ -30,9 +29,8 @@ from conformance.oracle import Step
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 
-NORM_FIX = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
-
 NORMS = frozenset({"norm"})
+WITH_RESIDUAL = (".output.LayerNorm",)
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
@@ -207,122 +205,45 @@ def _again(step: Step, context: FaultContext) -> Step | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of norms and residuals."""
-    own = (".output.LayerNorm",)  # The norms of a layer, which have a residual.
-    yield Fault(
-        "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}",
-                "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
-        cause="a LayerNorm left at its default", parameter=_epsilon(),
-        equation="y = γ · (x − μ) / √(σ² + ε′) + β, ε′ ≠ ε",
-        fix="Pass the config's layer_norm_eps to every LayerNorm: nn.LayerNorm(hidden_size, eps=config.layer_norm_eps).",
-    )
-    yield Fault(
-        "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
-        "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
-        parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root"),
-        equation="y = γ · (x − μ) / (σ + ε) + β",
-        fix=NORM_FIX,
-    )
-    yield Fault(
-        "norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
-        "constructed, after the Annotated Transformer", cause="the Annotated Transformer's LayerNorm, x.std(-1) + eps",
-        parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6),
-        equation="y = γ · (x − μ) / (s + ε) + β, s² = Σ (x − μ)² / (n − 1)",
-        fix=NORM_FIX,
-    )
-    yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
-                recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
-                equation="σ² = Σ (x − μ)² / (n − 1)",
-                fix="Divide by n: var(-1, unbiased=False).")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", "constructed", rewritten(_sum),
-                "a norm left out",
-                equation="y = x",
-                fix=NORM_FIX)
-    yield Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", "constructed",
-                recast(_WithoutMean), "the norm of later models",
-                equation="y = γ · x / √(mean(x²) + ε) + β",
-                fix=NORM_FIX)
-    yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
-                "constructed", other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])}),
-                "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)",
-                equation="y = (x − μ) / √(σ² + ε)",
-                fix="Load γ and β; old checkpoints call them gamma and beta. Let load_state_dict be strict.")
-    yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
-                other_parameters(lambda p: {"bias": np.zeros_like(p["bias"])}), "bias=False",
-                equation="y = γ · (x − μ) / √(σ² + ε)",
-                fix="Give the LayerNorm a bias and load it.")
-    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", other_weight(np.ones_like),
-                "a scale that was not loaded", after_failure=True, equation="y = (x − μ) / √(σ² + ε) + β",
-                fix="Load γ; old checkpoints call it gamma.")
-    yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
-                other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
-                "arguments passed by position in another order", after_failure=True,
-                equation="y = β · (x − μ) / √(σ² + ε) + γ",
-                fix="Pass the norm's weight and bias by keyword.")
-    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
-                "another model family's convention",
-                equation="y = (1 + γ) · (x − μ) / √(σ² + ε) + β",
-                fix="Multiply by γ itself.")
-    yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
-                "constructed",
-                recast(_OverPositions), "a wrong axis",
-                equation="μ and σ² over the positions of each feature",
-                fix=NORM_FIX)
-    yield Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together", "constructed",
-                lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None, "normalized_shape=x.shape[1:]",
-                equation="μ and σ² over all positions and features of a row",
-                fix=NORM_FIX)
-    yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "`demystified`'s tutorial", _shared,
-                "one LayerNorm object serves both residuals", own,
-                fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
-    yield Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", "constructed",
-                _after_norm, "norm and sum in the wrong order", own,
-                equation="y = LayerNorm(x) + skip",
-                fix="Add the residual before the norm: LayerNorm(x + skip).")
-    yield Fault("residual-missing", NORMS, "the residual is not added", "constructed", _sum_of(1.0, 0.0), "", own,
-                equation="y = LayerNorm(x)",
-                fix="Add the residual before the norm: LayerNorm(x + skip).")
-    yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
-                "added in the sub-layer and again outside it", own,
-                equation="y = LayerNorm(x + 2 skip)",
-                fix="Add the residual once.")
-    yield Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", "constructed",
-                _sum_of(0.0, 1.0), "", own,
-                equation="y = LayerNorm(skip)",
-                fix="Add the sub-layer's result to the residual.")
-    yield Fault(
-        "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1),
-                least=-16.0, quantity="factor of the residual"),
-        equation="y = LayerNorm(x + c skip)",
-        fix="Add the residual without a factor.",
-    )
-    yield Fault(
-        "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
-        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own,
-        after_failure=True,
-        parameter=Parameter("factor", lambda _: 1.0, kept_share,
-                partial(_scaled, parent=0), least=-16.0),
-        equation="y = LayerNorm(c x + skip)",
-        fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",
-    )
-    yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
-                _from_layer_input, "one variable kept for both residuals",
-                LAYER_OUTPUT,
-                equation="y = LayerNorm(x + layer input)",
-                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
-    yield Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", "constructed",
-                _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, after_failure=True,
-                combined_after_failure=True,
-                equation="y = LayerNorm(x + skip + layer input)",
-                fix="Add only the output of attention.output.LayerNorm after the feed-forward network.")
-    yield Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", "constructed",
-                _bias_again, "a fused kernel of bias, residual and norm after a product that has a bias", after_failure=True,
-                equation="y = LayerNorm(x W + b + b + skip)",
-                fix="Add the bias once: in the product, or in the fused kernel.")
-    yield Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", "constructed", _again,
-                "a norm in front of the encoder besides that of the embeddings", after_failure=True,
-                equation="y = LayerNorm(LayerNorm(x))",
-                fix="Apply the embeddings' LayerNorm once.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", parameter=_epsilon()),
+    Fault("epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
+          parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root")),
+    Fault("norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
+          parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6)),
+    Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", recast(_UnbiasedVariance)),
+    Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", rewritten(_sum)),
+    Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(_WithoutMean)),
+    Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
+          other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
+    Fault("norm-bias-missing", NORMS, "beta is not added", other_parameters(lambda p: {"bias": np.zeros_like(p["bias"])})),
+    Fault("norm-weight-missing", NORMS, "gamma is 1", other_weight(np.ones_like), tried=ALONE),
+    Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged",
+          other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}), tried=ALONE),
+    Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", _plus_one),
+    Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
+          recast(_OverPositions)),
+    Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together",
+          lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None),
+    Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", _shared, only=WITH_RESIDUAL),
+    Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", _after_norm,
+          only=WITH_RESIDUAL),
+    Fault("residual-missing", NORMS, "the residual is not added", _sum_of(1.0, 0.0), only=WITH_RESIDUAL),
+    Fault("residual-doubled", NORMS, "the residual is added twice", _sum_of(1.0, 2.0), only=WITH_RESIDUAL),
+    Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", _sum_of(0.0, 1.0),
+          only=WITH_RESIDUAL),
+    Fault("residual-scaled", NORMS, "the residual is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1), least=-16.0,
+                              quantity="factor of the residual"), only=WITH_RESIDUAL),
+    Fault("sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, kept_share, partial(_scaled, parent=0), least=-16.0), only=WITH_RESIDUAL,
+          tried=ALONE),
+    Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", _from_layer_input,
+          only=LAYER_OUTPUT),
+    Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", _layer_input_added,
+          only=LAYER_OUTPUT, tried=FAILED),
+    Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", _bias_again,
+          tried=ALONE),
+    Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", _again, tried=ALONE),
+)
 # fmt: on

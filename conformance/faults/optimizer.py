@@ -1,6 +1,5 @@
 """Faults of optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
 
-from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -15,9 +14,6 @@ from conformance.oracle.optimizer import Adam
 from conformance.oracle.training_run import TrainingRun
 
 _STEPS = frozenset({ADAM})
-_CLIP = "Clip with torch.nn.utils.clip_grad_norm_ over all parameters at once, once a step, before the optimizer's step."
-_DECAY = "Put the parameters in two groups: weight_decay for matrices and tables, 0 for biases and norms."
-_SCHEDULE = "Call scheduler.step() once after each optimizer.step(), in steps and not in epochs."
 
 
 class _EpsilonInRoot(Adam):
@@ -139,67 +135,38 @@ def _parameter(
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of optimizer steps."""
-    made = "constructed"
-    yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, recast(_EpsilonInRoot),
-                "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")
-    yield Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
-                "Kingma and Ba 2015, section 2, the last remark; constructed", recast(_EpsilonBeforeCorrection),
-                "the step size corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
-                fix="Correct v, take its root, then add ε.")
-    yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made,
-                lambda step, _: with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None,
-                "BERT's own optimizer", equation="θ − η m / (√v + ε)", fix="Divide m by 1 − β₁ᵗ and v by 1 − β₂ᵗ.")
-    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be", made,
-                lambda step, _: None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(())),
-                "torch's Adam in place of BERT's own optimizer", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
-    yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not subtracted from the parameter",
-                "Loshchilov and Hutter 2019, section 2; constructed", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
-                equation="g + λ θ in place of g", fix="Use torch.optim.AdamW.")
-    yield Fault("decay-missing", _STEPS, "there is no weight decay", made,
-                lambda step, _: with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None,
-                "a group without weight_decay",
-                equation="θ − η m̂ / (√v̂ + ε)", fix=_DECAY)
-    yield Fault("decay-on-all", _STEPS, "weight decay is applied to biases and norms", made, _decayed,
-                "one group for all parameters; names that do not match (`LayerNorm.weight`)",
-                equation="θ − η (m̂ / (√v̂ + ε) + λ θ)", fix=_DECAY)
-    yield Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", made,
-                recast(_DecayNotScaled), "λ in place of η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
-                fix="Multiply λ by η.")
-    yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made,
-                other_parameters(lambda _: {"clip": as_array(np.inf)}),
-                "clip_grad_norm_ left out, or after the optimizer's step", equation="g in place of g min(1, c / ‖g‖)", fix=_CLIP)
-    yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by the norm of all gradients", made,
-                recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",
-                equation="‖g‖ over one parameter", fix=_CLIP)
-    yield Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", made, recast(_ClippedByValue),
-                "clip_grad_value_", equation="min(max(g, −c), c)", fix=_CLIP)
-    yield Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", made, _at_rate_of(1),
-                "scheduler.step() before optimizer.step(), or steps that are counted from 1",
-                equation="η of step t + 1", fix=_SCHEDULE)
-    yield Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the previous step", made, _at_rate_of(-1),
-                "a scheduler that is created late", equation="η of step t − 1", fix=_SCHEDULE)
-    yield Fault("warmup-missing", _STEPS, "the learning rate does not warm up", made, _without_warmup,
-                "warmup_steps left at 0", equation="η starts at its largest value", fix=_SCHEDULE)
-    yield Fault("rate-constant", _STEPS, "the learning rate is constant", made,
-                lambda step, context: with_parameters(step, rate=as_array(_training(context).learning_rate)),
-                "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
-    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", made, first_parent,
-                "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
-    yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
-                cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",
-                parameter=_parameter("epsilon", "Adam's epsilon", "epsilon", "adam_epsilon", 1e-8, (1e-8, 1e-6, 1e-7)))
-    yield Fault("adam-beta1", _STEPS, "Adam's β₁ is {value}, not {right}", made,
-                cause="the optimizer's default", equation="m of β₁′", fix="Pass betas.",
-                parameter=_parameter("beta1", "Adam's β₁", "beta1", "adam_beta1", 0.95, (0.9,), most=1.0 - 1e-6))
-    yield Fault("adam-beta2", _STEPS, "Adam's β₂ is {value}, not {right}", made,
-                cause="the optimizer's default", equation="v of β₂′", fix="Pass betas.",
-                parameter=_parameter("beta2", "Adam's β₂", "beta2", "adam_beta2", 0.98, (0.999, 0.98, 0.95), most=1.0 - 1e-6))
-    yield Fault("decay-other", _STEPS, "the weight decay is {value}, not {right}", made,
-                cause="the optimizer's default", equation="θ − η (m̂ / (√v̂ + ε) + λ′ θ)", fix="Pass weight_decay.",
-                parameter=_parameter("decay", "weight decay", "decay", "weight_decay", 0.01, (0.01,)))
-    yield Fault("rate-other", _STEPS, "the learning rate is {value}, not {right}", made,
-                cause="another schedule, or another largest rate", fix=_SCHEDULE,
-                equation="θ − η′ (m̂ / (√v̂ + ε) + λ θ)",
-                parameter=_parameter("rate", "learning rate", "rate", "learning_rate", 1e-4, ()))
+FAULTS: tuple[Fault, ...] = (
+    Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", recast(_EpsilonInRoot)),
+    Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
+          recast(_EpsilonBeforeCorrection)),
+    Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected",
+          lambda step, _: with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None),
+    Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be",
+          lambda step, _: None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(()))),
+    Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not subtracted from the parameter", _coupled),
+    Fault("decay-missing", _STEPS, "there is no weight decay",
+          lambda step, _: with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None),
+    Fault("decay-on-all", _STEPS, "weight decay is applied to biases and norms", _decayed),
+    Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", recast(_DecayNotScaled)),
+    Fault("clip-missing", _STEPS, "the gradient is not clipped", other_parameters(lambda _: {"clip": as_array(np.inf)})),
+    Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by the norm of all gradients",
+          recast(_ClippedByParameter)),
+    Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", recast(_ClippedByValue)),
+    Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", _at_rate_of(1)),
+    Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the previous step", _at_rate_of(-1)),
+    Fault("warmup-missing", _STEPS, "the learning rate does not warm up", _without_warmup),
+    Fault("rate-constant", _STEPS, "the learning rate is constant",
+          lambda step, context: with_parameters(step, rate=as_array(_training(context).learning_rate))),
+    Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", first_parent),
+    Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}",
+          parameter=_parameter("epsilon", "Adam's epsilon", "epsilon", "adam_epsilon", 1e-8, (1e-8, 1e-6, 1e-7))),
+    Fault("adam-beta1", _STEPS, "Adam's β₁ is {value}, not {right}",
+          parameter=_parameter("beta1", "Adam's β₁", "beta1", "adam_beta1", 0.95, (0.9,), most=1.0 - 1e-6)),
+    Fault("adam-beta2", _STEPS, "Adam's β₂ is {value}, not {right}",
+          parameter=_parameter("beta2", "Adam's β₂", "beta2", "adam_beta2", 0.98, (0.999, 0.98, 0.95), most=1.0 - 1e-6)),
+    Fault("decay-other", _STEPS, "the weight decay is {value}, not {right}",
+          parameter=_parameter("decay", "weight decay", "decay", "weight_decay", 0.01, (0.01,))),
+    Fault("rate-other", _STEPS, "the learning rate is {value}, not {right}",
+          parameter=_parameter("rate", "learning rate", "rate", "learning_rate", 1e-4, ())),
+)
+# fmt: on

@@ -3,20 +3,19 @@
 Faults of relative positions: wrong look-ups of distances, and missing or misplaced terms of the scores.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import SCORES
 from conformance.faults.changes import Altered, rewritten, with_parent, with_slack
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.fault import ALONE, FAILED, Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-_FIX = "Add position embeddings to the word embeddings only, as the config's position_embedding_type says."
 _BASE = 10000.0  # The base of the wavelengths (Su et al. 2021, section 3.2.2).
 
 
@@ -100,22 +99,15 @@ def _falling(step: Step, _: FaultContext) -> Step | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of scores that depend on positions."""
-    yield Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", "constructed",
-                _rotary(neighbours=False), "an engine, or a config's default, made for Llama", after_failure=True,
-                equation="s_ij = (R_i q_i) · (R_j k_j) / √d, features d/2 apart in pairs", fix=_FIX)
-    yield Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
-                "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", after_failure=True,
-                equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
-    yield Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", "constructed", _falling,
-                "a code path that is shared with MPT or JinaBERT", after_failure=True, combined_after_failure=True,
-                equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
+FAULTS: tuple[Fault, ...] = (
+    Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", _rotary(neighbours=False),
+          tried=ALONE),
+    Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
+          _rotary(neighbours=True), tried=ALONE),
+    Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", _falling, tried=FAILED),
+)
 # fmt: on
 
-
-_LOOKUP = "Look up E[i − j + P − 1] for query i and key j, P = max_position_embeddings."
-_TERMS = "Add q_i · D_ij to q_i · k_j (with relative_key_query k_j · D_ij too), and divide the sum by √d."
 
 LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores"))
 
@@ -146,40 +138,24 @@ def _of_the_other(other: str) -> Change:
 
 
 # fmt: off
-def distance_faults() -> Iterator[Fault]:
-    """Yield the faults of relative positions."""
-    yield Fault("distance-sign", LOOKUP, "distances have the opposite sign: key position − query position", "constructed",
-                _other_rows(lambda distances, _: -distances), "position_ids_r − position_ids_l",
-                equation="D_ij = E[j − i + P − 1]", fix=_LOOKUP)
-    yield Fault("distance-absolute", LOOKUP, "distances lose their sign", "constructed",
-                _other_rows(lambda distances, _: np.abs(distances)), "a symmetric distance",
-                equation="D_ij = E[|i − j| + P − 1]", fix=_LOOKUP)
-    yield Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}", "constructed, after Shaw et al. 2018, section 3.2",
-                _other_rows(lambda distances, _: np.clip(distances, -SHAW, SHAW)),
-                "the paper's clipping, which BERT's table of 2P − 1 rows does not need",
-                equation=f"D_ij = E[max(−{SHAW}, min(i − j, {SHAW})) + P − 1]", fix=_LOOKUP)
-    yield Fault("distance-offset", LOOKUP, "distances are looked up one row too far", "constructed",
-                _other_rows(lambda distances, _: distances + 1), "P for P − 1",
-                equation="D_ij = E[i − j + P]", fix=_LOOKUP)
-    yield Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end", "constructed",
-                _other_rows(lambda distances, size: distances % (2 * size - 1) - size + 1),
-                "P − 1 not added, so that an index counts from the end",
-                equation="D_ij = E[(i − j) mod (2P − 1)]", fix=_LOOKUP)
-    yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _ABSENT,
-                "the scores computed as for absolute positions", equation="s_ij without q_i · D_ij", fix=_TERMS)
-    yield Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", "constructed", _ABSENT,
-                "relative_key_query taken as relative_key", equation="s_ij without k_j · D_ij", fix=_TERMS)
-    yield Fault("distance-query-transposed", OF_QUERIES, "the scores have q_j · D_ji in place of q_i · D_ij", "constructed",
-                _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has q_j · D_ji", fix=_TERMS)
-    yield Fault("distance-key-transposed", OF_KEYS, "the scores have k_i · D_ji in place of k_j · D_ij", "constructed",
-                _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has k_i · D_ji", fix=_TERMS)
-    yield Fault("distance-of-keys", OF_QUERIES, "the distances are multiplied by the key, not the query, at position i",
-                "constructed", _of_the_other("key"), "key_layer for query_layer",
-                equation="s_ij has k_i · D_ij for q_i · D_ij", fix=_TERMS)
-    yield Fault("distance-of-queries", OF_KEYS, "the distances are multiplied by the query, not the key, at position j",
-                "constructed", _of_the_other("query"), "query_layer for key_layer",
-                equation="s_ij has q_j · D_ij for k_j · D_ij", fix=_TERMS)
-    yield Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "the term of the distances is not divided by √d", "constructed",
-                rewritten(lambda step: step.value * step.site.architecture.head_size**0.5), "added after the division",
-                equation="s_ij = q_i · k_j / √d + q_i · D_ij", fix=_TERMS)
+DISTANCE_FAULTS: tuple[Fault, ...] = (
+    Fault("distance-sign", LOOKUP, "distances have the opposite sign: key position − query position",
+          _other_rows(lambda distances, _: -distances)),
+    Fault("distance-absolute", LOOKUP, "distances lose their sign", _other_rows(lambda distances, _: np.abs(distances))),
+    Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}",
+          _other_rows(lambda distances, _: np.clip(distances, -SHAW, SHAW))),
+    Fault("distance-offset", LOOKUP, "distances are looked up one row too far", _other_rows(lambda distances, _: distances + 1)),
+    Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end",
+          _other_rows(lambda distances, size: distances % (2 * size - 1) - size + 1)),
+    Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", _ABSENT),
+    Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", _ABSENT),
+    Fault("distance-query-transposed", OF_QUERIES, "the scores have q_j · D_ji in place of q_i · D_ij", _TRANSPOSED),
+    Fault("distance-key-transposed", OF_KEYS, "the scores have k_i · D_ji in place of k_j · D_ij", _TRANSPOSED),
+    Fault("distance-of-keys", OF_QUERIES, "the distances are multiplied by the key, not the query, at position i",
+          _of_the_other("key")),
+    Fault("distance-of-queries", OF_KEYS, "the distances are multiplied by the query, not the key, at position j",
+          _of_the_other("query")),
+    Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "the term of the distances is not divided by √d",
+          rewritten(lambda step: step.value * step.site.architecture.head_size**0.5)),
+)
 # fmt: on

@@ -35,7 +35,7 @@ Sigma = Literal["modular", "widest"]
 
 # Goldens whose backward passes are in the matrix; none has relative positions, cross-attention or a pooling.
 BACKWARD = (*DEFAULT_GOLDENS, "tanh", "regression", "multi-label")
-_OF_TRAINING = {fault.name for fault in dropout.faults()}
+_OF_TRAINING = {fault.name for fault in dropout.FAULTS}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ the whole activation (`failing_activation`), in memory.
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from conformance.faults.fault import ROWS
 from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
@@ -41,7 +42,7 @@ def judge_locally(
     """
     captured = as_captured(hypotheses)
     near = possible_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
-    whole = (direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near)
+    whole = (direction.on(observation.whole.segment) if direction.fault.extent == ROWS else direction for direction in near)
     directions = of_each_size(observation, list(whole), hypotheses[-1])
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max, hypotheses[-1])
