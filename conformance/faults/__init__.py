@@ -30,26 +30,20 @@ whose order is the order in which they are tried; the other steps are the same.
 from collections.abc import Mapping
 
 from conformance.faults import (
+    attended,
     attention,
-    batch_attention,
-    dropout,
     embeddings,
     functions,
     gradients,
-    heads,
     layers,
-    layouts,
+    linear,
     losses,
-    mask_signs,
     masks,
-    norm_forms,
     norms,
-    optimizer,
     pooling,
     precision,
-    projections,
     quantized,
-    score_positions,
+    training,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
@@ -58,13 +52,13 @@ _THEMES = (
     norms.FAULTS,
     attention.FAULTS,
     masks.FAULTS,
-    mask_signs.FAULTS,
-    score_positions.FAULTS,
-    score_positions.DISTANCE_FAULTS,
-    batch_attention.FAULTS,
-    heads.FAULTS,
-    heads.KERNEL_FAULTS,
-    projections.FAULTS,
+    masks.SIGNS,
+    embeddings.SCORES_BY_POSITION,
+    embeddings.DISTANCES,
+    attended.OVER_BATCH,
+    attended.FAULTS,
+    attended.KERNEL_FAULTS,
+    linear.FAULTS,
     pooling.TRANSFORM_FAULTS,
     embeddings.FAULTS,
     losses.FAULTS,
@@ -75,14 +69,13 @@ _THEMES = (
     layers.EARLIER_LAYER_FAULTS,
     precision.FAULTS,
     quantized.FAULTS,
-    norm_forms.FAULTS,
-    layouts.FAULTS,
+    norms.FORMS,
+    attention.LAYOUTS,
     pooling.POOLER_FAULTS,
-    layouts.WEIGHT_FAULTS,
-    dropout.FAULTS,
+    training.DROPOUT,
     gradients.TARGET_GRADIENT_FAULTS,
     gradients.FAULTS,
-    optimizer.FAULTS,
+    training.OPTIMIZER,
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme)
 """All faults, in the order in which equally good explanations are reported; fitted faults are in `faults.fitted`."""
@@ -99,14 +92,14 @@ def reported_as(name: str) -> str:
 OF_SOME: tuple[frozenset[str], ...] = tuple(
     frozenset(fault.name for fault in theme)
     for theme in (
-        score_positions.DISTANCE_FAULTS,
+        embeddings.DISTANCES,
         losses.TARGET_LOSS_FAULTS,
         gradients.TARGET_GRADIENT_FAULTS,
         pooling.FAULTS,
         pooling.DENSE_FAULTS,
-        dropout.FAULTS,
+        training.DROPOUT,
         gradients.FAULTS,
-        optimizer.FAULTS,
+        training.OPTIMIZER,
     )
 )
 """For each theme whose steps occur only in some networks or checks, the names of its faults."""

@@ -3,17 +3,8 @@
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.changes import (
-    Altered,
-    copied_from,
-    first_parent,
-    function,
-    recast,
-    rewritten,
-    variance_of,
-    with_rounded_parent,
-    with_slack_of_parent,
-)
+from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack_of_parent
+from conformance.faults.edits import copied_from, first_parent, function, recast, rewritten
 from conformance.faults.fault import (
     ALONE,
     ERF_FORM,

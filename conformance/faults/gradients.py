@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import Altered, first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
+from conformance.faults.changes import Altered
+from conformance.faults.edits import first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
 from conformance.faults.fault import ROWS, Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.arithmetic import Arithmetic

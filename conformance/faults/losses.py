@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import rewritten, rewritten_equation
+from conformance.faults.edits import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array, as_array

@@ -1,19 +1,25 @@
-"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
+"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not.
+
+With the wrong sign, a large number c is added at masked keys, not subtracted, so that only they are attended to: a score keeps the
+digits that the sum s + c has in the format.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
-from conformance.faults.changes import Altered, recast, with_slack
+from conformance.faults.changes import Altered, variance_of, with_slack
+from conformance.faults.edits import recast
 from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
+from conformance.faults.quantized import distance_to_tie
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
-from conformance.oracle.softmax import Probabilities
+from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
 
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
@@ -209,6 +215,92 @@ class _OnQueries(Probabilities):
         return softmax(self.parents[0], _up_to_query(self, keys))
 
 
+CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
+
+
+def _raised(step: Step, context: FaultContext) -> Mask | None:
+    """Return the masked keys that the order of a decoder's tokens allows, (B, 1, Q, S); None if no key is masked."""
+    without = unmasked(step, context)
+    return None if without is None else as_array(keys_of(without) & ~keys_of(step))
+
+
+def _over(step: Step, raised: Mask, read: Callable[[Array], Array], slack: Callable[[Step, Arithmetic], Array] | None) -> Step:
+    """Return the softmax over the raised keys of each query, with scores `read(s)`; that of a query without any is right.
+
+    `slack` is the variance of read scores at raised keys, from the step and the arithmetic.
+    """
+    some = raised.any(-1, keepdims=True)
+
+    def value(inner: Step) -> Array:
+        s = inner.parents[0]
+        return softmax(np.where(some, read(s), s), np.where(some, raised, keys_of(inner)))
+
+    def variance(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert slack is not None
+        return jacobian_of_softmax(altered.value).variance(np.where(raised, slack(altered, arithmetic), 0.0))
+
+    return Altered(step, value, variance if slack else None)
+
+
+def _absorbed(step: Step, context: FaultContext) -> Step | None:
+    """Return the softmax over masked keys, of equal scores: the sum s + c is c."""
+    raised = _raised(step, context)
+    return None if raised is None else _over(step, raised, np.zeros_like, None)
+
+
+def _added(constant: float) -> Change:
+    """Return the change to the softmax over masked keys of fl(s + c) − c, for c in the format; None if all these are equal.
+
+    A score near a tie of the sum may be rounded to either neighbour, a spacing g apart. With an error of variance σ², it passes a
+    tie at distance d with probability at most σ² / (σ² + d²) (Cantelli's inequality), so the variance is g² σ² / (σ² + d²).
+    """
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        raised, storage = _raised(step, context), context.storage
+        c = float(storage.round(as_array(constant)))
+        spacing = float(storage.ulp(as_array(c)))
+
+        def read(s: Array) -> Array:
+            return storage.round(s + c) - c
+
+        def slack(altered: Step, arithmetic: Arithmetic) -> Array:
+            scores = altered.site.activation.parents[0]
+            own = _variance(scores, context, arithmetic, 1)
+            distance = spacing * distance_to_tie(altered.parents[0] / spacing)
+            total = own + distance**2
+            return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
+
+        if raised is None or _are_equal(read(step.parents[0]), raised):
+            return None
+        return _over(step, raised, read, slack)
+
+    return change
+
+
+def _are_equal(scores: Array, keys: Mask) -> bool:
+    """Return whether the scores of each query are equal at these keys."""
+    highest = np.where(keys, scores, -np.inf).max(-1)
+    lowest = np.where(keys, scores, np.inf).min(-1)
+    return bool((highest <= lowest).all())
+
+
+def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:
+    """Return the variance of an activation by its own roundings, and by those of this many generations of its parents.
+
+    It is that of as many generations as are known, and 0 if its own parents are not: it is then taken as exact.
+    """
+    network, values = context.network, context.values
+    parents = network.table[name].parents
+    if not all(parent in values for parent in parents):
+        return np.zeros(values[name].shape)
+    step = network.step(name, *(values[parent] for parent in parents))
+    total = variance_of(step, arithmetic)
+    if generations:
+        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
+            total = total + jacobian.variance(_variance(parent, context, arithmetic, generations - 1))
+    return as_array(total)
+
+
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("mask-ignored", PROBS, "padded keys are attended to", unmasked),
@@ -242,6 +334,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
     Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _tiled, extent=ROWS, tried=ALONE),
     Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
+          tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+SIGNS: tuple[Fault, ...] = (
+    Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
+          _absorbed, tried=ALONE),
+    Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to", _added(CONSTANT),
           tried=ALONE),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""Faults of LayerNorms and of the residual sums that they normalize."""
+"""Faults of LayerNorms, of their form, and of the residual sums that they normalize."""
 
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -6,20 +6,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.faults.changes import (
-    Altered,
+from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack
+from conformance.faults.edits import (
     copied_from,
+    has_parameters_of,
+    in_layer,
     kept_share,
+    operand,
     other_parameters,
     other_weight,
+    parameter,
+    reads,
     recast,
     rewritten,
-    variance_of,
-    with_parent,
-    with_rounded_parent,
-    with_slack,
+    with_operand,
 )
-from conformance.faults.fault import ALONE, FAILED, Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.fault import ALONE, FAILED, LINEARS, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
@@ -133,46 +135,22 @@ def _plus_one(step: Step, context: FaultContext) -> Step:
     return with_slack(scaled, lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2)
 
 
-def _shared(step: Step, context: FaultContext) -> Step | None:
-    """Return the norm with the parameters of the layer's norm after attention, or, for that one, of the layer's last norm."""
+def _of_other_norm(step: Step) -> str | None:
+    """Return where the other norm of the layer is."""
     layer, name = step.site.activation.layer, step.site.activation.name
-    if layer is None:
-        return None
     attended = f"encoder.layer.{layer}.attention.output.LayerNorm"
-    parameters = parameters_of(context, f"encoder.layer.{layer}.output.LayerNorm" if name == attended else attended, step)
-    return None if parameters is None else with_parameters(step, **parameters)
-
-
-def _sum_of(sublayer: float, skip: float) -> Change:
-    """Return the change to the norm of `sublayer` · x + `skip` · residual; it gives None for a norm without a residual."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        return _weighted(step, sublayer, skip) if len(step.parents) == 2 else None
-
-    return change
-
-
-def _weighted(step: Step, sublayer: float, skip: float) -> Step:
-    x, residual = step.parents
-    return step.replaced(parents=(sublayer * x, skip * residual))
+    return None if layer is None else f"encoder.layer.{layer}.output.LayerNorm" if name == attended else attended
 
 
 def _scaled(step: Step, factor: float, *, parent: int) -> Step:
     """Return the norm with a parent multiplied by a factor; the product may be rounded to storage before the sum."""
-    factors = (factor, 1.0) if parent == 0 else (1.0, factor)
-    return step if factor == 1.0 else with_rounded_parent(_weighted(step, *factors), parent)
+    scaled = with_operand(step, factor * step.parents[parent], parent)
+    return step if factor == 1.0 else with_rounded_parent(scaled, parent)
 
 
-def _after_norm(step: Step, _: FaultContext) -> Step | None:
-    if len(step.parents) != 2:
-        return None
+def _after_norm(step: Step, _: FaultContext) -> Step:
     skip = step.parents[1]
-    return Altered(_weighted(step, 1.0, 0.0), lambda inner: inner.value + skip)
-
-
-def _from_layer_input(step: Step, context: FaultContext) -> Step | None:
-    layer = step.site.activation.layer
-    return None if layer is None else with_parent(step, context, layer_input(layer), parent=1)
+    return Altered(with_operand(step, 0.0 * skip, 1), lambda inner: inner.value + skip)
 
 
 def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
@@ -180,8 +158,7 @@ def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
     found = None if layer is None else context.values.get(layer_input(layer))
     if found is None or found.shape != step.value.shape:
         return None
-    x, skip = step.parents
-    return step.replaced(parents=(x, skip + found))
+    return with_operand(step, step.parents[1] + found, 1)
 
 
 def _bias_again(step: Step, context: FaultContext) -> Step | None:
@@ -191,8 +168,8 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
     table = context.network.table
     name = copied_from(table, step.site.activation.parents[0])
     bias = context.network.site(name).parameters.get("bias") if name in table else None
-    x, skip = step.parents
-    return None if bias is None or bias.shape != x.shape[-1:] else step.replaced(parents=(x + bias, skip))
+    x = step.parents[0]
+    return None if bias is None or bias.shape != x.shape[-1:] else with_operand(step, x + bias)
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -202,6 +179,87 @@ def _again(step: Step, context: FaultContext) -> Step | None:
         return None
     norm = Norm(context.network.site(name), step.parents[0])
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
+
+
+class _SecondMoment(Norm):
+    @cached_property
+    def inverse(self) -> Array:
+        moment = np.mean(self.summed**2, -1, keepdims=True)
+        return as_array(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
+
+
+def idle_lanes(width: int) -> int:
+    """Return the number of lanes between the width and the next power of two."""
+    return (1 << (width - 1).bit_length()) - width
+
+
+class _IdleLanes(Norm):
+    """σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted as well."""
+
+    @cached_property
+    def inverse(self) -> Array:
+        x = self.summed
+        idle = idle_lanes(x.shape[-1]) / x.shape[-1] * self.mean**2
+        return as_array(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
+
+
+def _by_halves(step: Step, _: FaultContext) -> Step | None:
+    """Return the norm of each half of the features; None if their number is odd."""
+    width = step.value.shape[-1]
+    if width % 2:
+        return None
+    halves = []
+    for half in (slice(None, width // 2), slice(width // 2, None)):
+        parameters = {name: value[half] for name, value in step.site.parameters.items()}
+        halves.append(Norm(replace(step.site, parameters=parameters), *(p[..., half] for p in step.parents)))
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        return np.concatenate([variance_of(half, arithmetic) for half in halves], -1)
+
+    return Altered(step, lambda _: np.concatenate([half.value for half in halves], -1), slack)
+
+
+def _bias_first(step: Step, _: FaultContext) -> Step:
+    """Return γ (z + β) of the normalized input z; z and the sum may each be rounded to storage."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        total = altered.value / np.where(gamma == 0.0, 1.0, gamma)
+        rounding = arithmetic.storage.rounding_variance
+        return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
+
+    return with_slack(with_parameters(step, bias=gamma * beta), slack)
+
+
+def _before_norm(step: Step, context: FaultContext) -> Step | None:
+    """Return a layer's last norm with the sum that the norm before it normalizes as the residual; it may have been rounded."""
+    table, skip = context.network.table, step.parents[1]
+    before = step.site.activation.parents[1]
+    parents = table[before].parents if before in table else ()
+    found = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
+    known = [x for x in found if x is not None and x.shape == skip.shape]
+    if not known or len(known) < len(parents):
+        return None
+    return with_rounded_parent(with_operand(step, as_array(sum(known[1:], start=known[0])), 1), 1)
+
+
+def _affine_again(step: Step, context: FaultContext) -> Step | None:
+    """Return the layer with γ x + β as input, γ and β those of the norm whose result x is; the folded weight may be rounded."""
+    table = context.network.table
+    name = copied_from(table, step.site.activation.parents[0])
+    if name not in table or table[name].kind != "norm":
+        return None
+    affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
+    gamma, beta = affine["weight"], affine["bias"]
+    folded = weight @ beta
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
+        of_sum = len(beta) * arithmetic.accumulate.rounding_variance(np.abs(weight) @ np.abs(beta))  # each partial sum is no larger
+        of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
+        return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
+
+    return with_slack(step.replaced(parents=(gamma * x + beta,)), slack)
 
 
 # fmt: off
@@ -216,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(_WithoutMean)),
     Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
           other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
-    Fault("norm-bias-missing", NORMS, "beta is not added", other_parameters(lambda p: {"bias": np.zeros_like(p["bias"])})),
+    Fault("norm-bias-missing", NORMS, "beta is not added", parameter("bias", lambda beta, _: 0.0 * beta)),
     Fault("norm-weight-missing", NORMS, "gamma is 1", other_weight(np.ones_like), tried=ALONE),
     Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged",
           other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}), tried=ALONE),
@@ -225,25 +283,41 @@ FAULTS: tuple[Fault, ...] = (
           recast(_OverPositions)),
     Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together",
           lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None),
-    Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", _shared, only=WITH_RESIDUAL),
+    Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", has_parameters_of(_of_other_norm),
+          only=WITH_RESIDUAL),
     Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", _after_norm,
           only=WITH_RESIDUAL),
-    Fault("residual-missing", NORMS, "the residual is not added", _sum_of(1.0, 0.0), only=WITH_RESIDUAL),
-    Fault("residual-doubled", NORMS, "the residual is added twice", _sum_of(1.0, 2.0), only=WITH_RESIDUAL),
-    Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", _sum_of(0.0, 1.0),
-          only=WITH_RESIDUAL),
+    Fault("residual-missing", NORMS, "the residual is not added", operand(lambda x, _: 0.0 * x, 1), only=WITH_RESIDUAL),
+    Fault("residual-doubled", NORMS, "the residual is added twice", operand(lambda x, _: 2.0 * x, 1), only=WITH_RESIDUAL),
+    Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added",
+          operand(lambda x, _: 0.0 * x, 0), only=WITH_RESIDUAL),
     Fault("residual-scaled", NORMS, "the residual is multiplied by {value}",
           parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1), least=-16.0,
                               quantity="factor of the residual"), only=WITH_RESIDUAL),
     Fault("sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}",
           parameter=Parameter("factor", lambda _: 1.0, kept_share, partial(_scaled, parent=0), least=-16.0), only=WITH_RESIDUAL,
           tried=ALONE),
-    Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", _from_layer_input,
-          only=LAYER_OUTPUT),
+    Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output",
+          reads(in_layer(""), 1), only=LAYER_OUTPUT),
     Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", _layer_input_added,
           only=LAYER_OUTPUT, tried=FAILED),
     Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", _bias_again,
           tried=ALONE),
     Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", _again, tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+FORMS: tuple[Fault, ...] = (
+    Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
+          recast(_SecondMoment), tried=ALONE),
+    Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
+          lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
+    Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
+    Fault("norm-bias-first", NORMS, "beta is added before the product with gamma", _bias_first, tried=ALONE),
+    Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
+          _before_norm, only=LAYER_OUTPUT, tried=ALONE),
+    Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result", _affine_again,
+          tried=ALONE),
 )
 # fmt: on

@@ -11,17 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import (
-    Altered,
-    first_parent,
-    function,
-    recast,
-    variance_of,
-    with_parent,
-    with_rounded_parent,
-    with_slack,
-    with_slack_of_parent,
-)
+from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack, with_slack_of_parent
+from conformance.faults.edits import first_parent, function, reads, recast, with_computed
 from conformance.faults.fault import ALONE, ALWAYS, FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
@@ -187,8 +178,8 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
     """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
     if step.site.activation.name == _ACT:
         norm = context.network.step(_NORM, step.parents[0])
-        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
-    return with_parent(step, context, _DENSE)
+        return with_computed(step, norm)
+    return reads(lambda _: _DENSE)(step, context)
 
 
 # fmt: off
@@ -199,8 +190,8 @@ TRANSFORM_FAULTS: tuple[Fault, ...] = (
           "the head's norm reads the product, and its activation function reads the norm", _norm_first, only=_TRANSFORM,
           tried=ALONE),
     Fault("decoder-without-norm", frozenset({"linear"}),
-          "the decoder reads the transform's activation function, bypassing its norm",
-          lambda step, context: with_parent(step, context, _ACT), only=("predictions.decoder",), tried=ALONE),
+          "the decoder reads the transform's activation function, bypassing its norm", reads(lambda _: _ACT),
+          only=("predictions.decoder",), tried=ALONE),
     Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", _with_hidden_state, only=(_NORM,),
           tried=ALONE),
 )

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import Altered, other_weight
+from conformance.faults.changes import Altered
+from conformance.faults.edits import other_weight
 from conformance.faults.fault import ALONE, COMPUTED, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, as_array

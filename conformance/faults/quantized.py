@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import Altered, other_weight, with_slack, with_slack_of_parent
+from conformance.faults.changes import Altered, with_slack, with_slack_of_parent
+from conformance.faults.edits import other_weight
 from conformance.faults.fault import ALONE, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array

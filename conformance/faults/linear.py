@@ -7,7 +7,20 @@ from itertools import permutations
 import numpy as np
 from scipy.special import log_softmax
 
-from conformance.faults.changes import Altered, Rearranged, other_weight, variance_of, with_parent, with_slack_of_parent
+from conformance.faults.changes import Altered, with_slack_of_parent
+from conformance.faults.edits import (
+    first_parent,
+    has_parameters_of,
+    in_layer,
+    last_hidden_state,
+    operand,
+    other_weight,
+    parameter,
+    reads,
+    reversed_features,
+    rewritten,
+    with_computed,
+)
 from conformance.faults.fault import (
     ALONE,
     FAILED,
@@ -21,6 +34,7 @@ from conformance.faults.fault import (
     with_parameters,
 )
 from conformance.model.activations import layer_input
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
@@ -30,18 +44,16 @@ LINEAR, POOLED = frozenset({"linear"}), frozenset({"first_token_linear"})
 SELF = (".query", ".key", ".value")
 _SENTENCE = ("seq_relationship", "classifier")
 _BOTTOM, _TOP = ("pooler.dense", "transform.dense"), ("predictions.decoder", *_SENTENCE)  # of the heads
-HIDDEN_STATE = "the last hidden state"
 
 
 def _exchanged(**whose: str) -> Change:
     """Return the change that gives projections the parameters of others: `query="key"` gives the query those of the key."""
 
-    def change(step: Step, context: FaultContext) -> Step | None:
+    def where(step: Step) -> str | None:
         path, _, name = step.site.activation.name.rpartition(".")
-        parameters = parameters_of(context, f"{path}.{whose[name]}", step) if name in whose else None
-        return None if parameters is None else with_parameters(step, **parameters)
+        return f"{path}.{whose[name]}" if name in whose else None
 
-    return change
+    return has_parameters_of(where)
 
 
 def _fused(reading: Callable[[Array, int], Array]) -> Change:
@@ -84,52 +96,33 @@ def _by_part(rows: Array, width: int) -> Array:
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
-def _product_scaled(step: Step, factor: float) -> Step:
-    return with_parameters(step, weight=factor * step.site.parameters["weight"])
+def _in_pairs(weight: Array) -> Array | None:
+    """Return the weight with its columns 2i and 2i + 1 exchanged; None if their number is odd."""
+    return None if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
 
 
-def _scaled(step: Step, factor: float) -> Step:
-    return with_parameters(step, **{name: factor * value for name, value in step.site.parameters.items()})
+def _reshaped(weight: Array) -> Array | None:
+    """Return the weight (in, out) read in memory order as (out, in); None if it is square: that is the transpose."""
+    return None if weight.shape[0] == weight.shape[1] else weight.T.reshape(weight.shape)
 
 
-def _of_layer(name: str) -> Change:
-    """Return the change to another input: an activation of the same layer, or the layer's input if the name is empty."""
+def _inputs_reordered(*, by_feature: bool) -> Change:
+    """Return the change that reads columns of shape (heads, head size) as (head size, heads), or the other way round."""
 
-    def change(step: Step, context: FaultContext) -> Step | None:
-        layer = step.site.activation.layer
-        if layer is None:
-            return None
-        return with_parent(step, context, f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
+    def reordered(weight: Array, step: Step) -> Array | None:
+        width = step.site.architecture.head_size
+        heads = weight.shape[1] // width
+        columns = weight.reshape(len(weight), *((heads, width) if by_feature else (width, heads)))
+        return None if 1 in (heads, width) else columns.swapaxes(1, 2).reshape(weight.shape)
 
-    return change
-
-
-def _transposed(step: Step, _: FaultContext) -> Step | None:
-    weight = step.site.parameters["weight"]
-    return with_parameters(step, weight=weight.T) if weight.shape[0] == weight.shape[1] else None
+    return parameter("weight", reordered)
 
 
-def _reshaped(step: Step, _: FaultContext) -> Step | None:
-    """Return the layer with a weight (in, out) reinterpreted in memory order as (out, in); None for a square weight.
-
-    For a square weight, the reinterpretation is the transpose, which `_transposed` gives.
-    """
-    weight = step.site.parameters["weight"]
-    return with_parameters(step, weight=weight.T.reshape(weight.shape)) if weight.shape[0] != weight.shape[1] else None
-
-
-def _bias(factor: float) -> Change:
-    """Return the change that multiplies the bias by a factor; it gives None for a layer without a bias."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        bias = step.site.parameters.get("bias")
-        return None if bias is None else with_parameters(step, bias=factor * bias)
-
-    return change
-
-
-def _reversed(step: Step, _: FaultContext) -> Step:
-    return Rearranged(step, lambda x: x[..., ::-1])
+def _scaled(*roles: str) -> Callable[[Step, float], Step]:
+    """Return the function that multiplies these parameters of a step by a factor."""
+    return lambda step, factor: with_parameters(
+        step, **{role: factor * w for role, w in step.site.parameters.items() if role in roles}
+    )
 
 
 def _pre_norm(step: Step, context: FaultContext) -> Step | None:
@@ -146,37 +139,18 @@ def _pre_norm(step: Step, context: FaultContext) -> Step | None:
     return step.replaced(parents=(Norm(site, step.parents[0]).value,))
 
 
-def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
+def _pooled(token: Callable[[Array, Mask], Array]) -> Change:
     """Return the change by which the pooler reads `token(hidden, mask)`, (B, H), in place of the first token."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        found = token(step.parents[0], step.site.batch.mask)
-        return None if found is None else step.replaced(parents=(np.concatenate([found[:, None], step.parents[0][:, 1:]], 1),))
-
-    return change
+    return operand(lambda x, step: np.concatenate([token(x, step.site.batch.mask)[:, None], x[:, 1:]], 1))
 
 
-def _last_unmasked(hidden: Array, mask: Mask) -> Array:
-    last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-    return as_array(hidden[np.arange(len(last)), last])
+def _token(hidden: Array, index: Ids) -> Array:
+    """Return the token of each row at its index, (B, H)."""
+    return as_array(hidden[np.arange(len(hidden)), index])
 
 
-def _by_length(hidden: Array, mask: Mask) -> Array:
-    return as_array(hidden[np.arange(len(mask)), np.maximum(mask.sum(1) - 1, 0)])
-
-
-def _reading(source: str, *, first: bool = False) -> Change:
-    """Return the change by which a head reads the activation `source`, or the first token of each of its rows if `first`."""
-
-    def change(step: Step, context: FaultContext) -> Step | None:
-        last = layer_input(step.site.architecture.num_hidden_layers)
-        found = context.values.get(last if source == HIDDEN_STATE else source)
-        if found is None:
-            return None
-        read = found[:, 0] if first else found
-        return step.replaced(parents=(read,)) if read.shape == step.parents[0].shape else None
-
-    return change
+def _first_token(x: Array) -> Array:
+    return x[:, 0]
 
 
 def _reading_mean(step: Step, context: FaultContext) -> Step | None:
@@ -201,7 +175,7 @@ def _reading_norm(own: bool) -> Change:
         site = context.network.site(name)
         parameters = {"weight": np.ones_like(site.parameters["weight"]), "bias": np.zeros_like(site.parameters["bias"])}
         norm = Norm(site if own else replace(site, parameters=parameters), step.parents[0])
-        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
+        return with_computed(step, norm)
 
     return change
 
@@ -219,16 +193,6 @@ def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
     """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
     larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
     return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
-
-
-def _left_out(step: Step, _: FaultContext) -> Step | None:
-    same = step.value.shape == step.parents[0].shape
-    return Altered(step, lambda inner: inner.parents[0]) if same else None
-
-
-def _handed_on(step: Step, _: FaultContext) -> Step | None:
-    same = step.site.activation.width == step.parents[0].shape[-1]
-    return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
 
 
 # fmt: off
@@ -253,44 +217,53 @@ FAULTS: tuple[Fault, ...] = (
             ("-rows", _alternating, "row by row in turn", "part by part (query, key, value)"),
         )
     ),
-    Fault("next-sentence-order", LINEARS, "the two logits are exchanged", _reversed, only=("seq_relationship",)),
-    Fault("class-labels-reversed", LINEAR, "the class logits are in reverse order", _reversed, only=("classifier",)),
-    Fault("span-ends-exchanged", LINEAR, "the start logits and the end logits are exchanged", _reversed, only=("qa_outputs",)),
-    Fault("weight-transposed", LINEARS, "the weight is transposed", _transposed),
-    Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", _reshaped),
-    Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs",
-          other_weight(_pairs_exchanged), tried=FAILED),
-    Fault("weight-reversed", LINEARS, "the output features are in reverse order", _reversed),
-    Fault("bias-missing", LINEARS, "the bias is not added", _bias(0.0)),
-    Fault("bias-twice", LINEARS, "the bias is added twice", _bias(2.0)),
+    Fault("next-sentence-order", LINEARS, "the two logits are exchanged", reversed_features, only=("seq_relationship",)),
+    Fault("class-labels-reversed", LINEAR, "the class logits are in reverse order", reversed_features, only=("classifier",)),
+    Fault("span-ends-exchanged", LINEAR, "the start logits and the end logits are exchanged", reversed_features,
+          only=("qa_outputs",)),
+    Fault("weight-transposed", LINEARS, "the weight is transposed", other_weight(np.transpose)),
+    Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", other_weight(_reshaped)),
+    Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", other_weight(_in_pairs),
+          tried=FAILED),
+    *(
+        Fault(f"weight-inputs-{end}", LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
+              _inputs_reordered(by_feature=end == "by-feature"), only=("attention.output.dense",), tried=ALONE)
+        for end, stored, read in (
+            ("by-feature", "(heads, head size)", "(head size, heads)"), ("by-head", "(head size, heads)", "(heads, head size)"),
+        )
+    ),
+    Fault("bias-missing", LINEARS, "the bias is not added", parameter("bias", lambda b, _: 0.0 * b)),
+    Fault("bias-twice", LINEARS, "the bias is added twice", parameter("bias", lambda b, _: 2.0 * b)),
     Fault("product-scaled", LINEARS, "the product is multiplied by {value} before the bias",
-          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _product_scaled,
+          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _scaled("weight"),
                               least=-16.0), tried=ALONE),
     Fault("result-scaled", LINEARS, "the result is multiplied by {value}",
-          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5, _scaled, least=-16.0),
-          tried=ALONE),
+          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5,
+                              _scaled("weight", "bias"), least=-16.0), tried=ALONE),
     Fault("feed-forward-parallel", LINEAR, "the feed-forward network reads the layer's input, not the attention's output",
-          _of_layer(""), only=(".intermediate.dense",), tried=ALONE),
+          reads(in_layer("")), only=(".intermediate.dense",), tried=ALONE),
     Fault("activation-bypassed", LINEAR, "it reads intermediate.dense, bypassing the activation function",
-          _of_layer("intermediate.dense"), only=(".output.dense",), tried=ALONE),
+          reads(in_layer("intermediate.dense")), only=(".output.dense",), tried=ALONE),
     Fault("attention-bypassed", LINEAR, "it reads the values, bypassing the attention's probabilities",
-          _of_layer("attention.self.value"), only=(".attention.output.dense",), tried=ALONE),
+          reads(in_layer("attention.self.value")), only=(".attention.output.dense",), tried=ALONE),
     Fault("pre-norm", LINEAR, "the input is normalised first (pre-LN)", _pre_norm, only=(*SELF, ".intermediate.dense")),
     Fault("pooler-token", POOLED, "the last token is read, not the first", _pooled(lambda hidden, _: hidden[:, -1])),
-    Fault("pooler-last-unmasked", POOLED, "the last token that is not padding is read, not the first one", _pooled(_last_unmasked)),
+    Fault("pooler-last-unmasked", POOLED, "the last token that is not padding is read, not the first one",
+          _pooled(lambda hidden, mask: _token(hidden, mask.shape[1] - 1 - mask[:, ::-1].argmax(1)))),
     Fault("pooler-last-by-length", POOLED, "the token is read whose index is the number of unmasked tokens less one",
-          _pooled(_by_length), tried=ALONE),
+          _pooled(lambda hidden, mask: _token(hidden, np.maximum(mask.sum(1) - 1, 0))), tried=ALONE),
     Fault("pooler-second-token", POOLED, "the second token is read, not the first",
-          _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None)),
-    Fault("projection-missing", LINEAR, "the layer is left out: its input is returned unchanged", _left_out,
+          _pooled(lambda hidden, _: hidden[:, min(1, hidden.shape[1] - 1)])),
+    Fault("projection-missing", LINEAR, "the layer is left out: its input is returned unchanged", first_parent,
           only=(*SELF, ".attention.output.dense", "transform.dense"), tried=ALONE),
-    Fault("pooler-missing", POOLED, "the first token is returned unchanged", _handed_on, only=("pooler.dense",)),
+    Fault("pooler-missing", POOLED, "the first token is returned unchanged", rewritten(lambda step: step.parents[0][:, 0]),
+          only=("pooler.dense",)),
     Fault("head-without-pooler", LINEAR, "the head reads the first token's hidden state, bypassing the pooler",
-          _reading(HIDDEN_STATE, first=True), only=_SENTENCE),
-    Fault("head-without-tanh", LINEAR, "the head reads the pooler's product, before its tanh", _reading("pooler.dense"),
+          reads(last_hidden_state, read=_first_token), only=_SENTENCE),
+    Fault("head-without-tanh", LINEAR, "the head reads the pooler's product, before its tanh", reads(lambda _: "pooler.dense"),
           only=_SENTENCE),
     Fault("decoder-without-transform", LINEAR, "the decoder reads the hidden state, bypassing the head's transform",
-          _reading(HIDDEN_STATE), only=("predictions.decoder",)),
+          reads(last_hidden_state), only=("predictions.decoder",)),
     Fault("heads-read-mean", LINEARS, "it reads the mean of the last two layers, not the last one", _reading_mean, only=_BOTTOM,
           tried=ALONE),
     *(
