@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.faults.attention import SCORES
-from conformance.faults.changes import Altered, variance_of, with_slack, with_slack_of_parent
-from conformance.faults.edits import kept_share, reads, recast, rewritten
+from conformance.faults.changes import Altered, with_slack
+from conformance.faults.edits import kept_share, reads, recast, rewritten, with_computed, with_operand
 from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
@@ -101,27 +101,20 @@ def _after_norm(table: str) -> Change:
     """Return the change to the norm of the other embeddings, with the embedding of that table added after it."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        of_table = [table in n for n in step.site.activation.parents]
-        if not any(of_table):
+        at = next((i for i, name in enumerate(step.site.activation.parents) if table in name), None)
+        if at is None:
             return None
-        others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_table, strict=True))
-        embedding = step.parents[of_table.index(True)]
-        return Altered(step.replaced(parents=others), lambda inner: inner.value + embedding)
+        embedding = step.parents[at]
+        return Altered(with_operand(step, 0.0 * embedding, at), lambda inner: inner.value + embedding)
 
     return change
 
 
 def _embedded_again(step: Step, _: FaultContext) -> Step | None:
-    """Return the norm of its own result plus the embeddings of positions and token types, the result in place of the words.
-
-    The first result may be rounded to storage.
-    """
+    """Return the norm of its own result plus the embeddings of positions and token types, the result in place of the words."""
     parents = step.site.activation.parents
     at = next((i for i, name in enumerate(parents) if "word_embeddings" in name), None)
-    if at is None or len(parents) == 1:
-        return None
-    again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return with_slack_of_parent(again, lambda _, arithmetic: variance_of(step, arithmetic), at)
+    return None if at is None or len(parents) == 1 else with_computed(step, step, at)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -153,7 +146,7 @@ def _of_rows(f: Callable[[Step], Ids]) -> Change:
 
     def found(step: Step) -> Array:
         table = step.site.parameters["weight"]
-        return table[np.clip(f(step), 0, len(table) - 1)]
+        return np.broadcast_to(table[np.clip(f(step), 0, len(table) - 1)], step.value.shape)
 
     return rewritten(found)
 
@@ -168,11 +161,11 @@ def _words_scaled(step: Step, context: FaultContext) -> Step | None:
 
 def _first_type_added(step: Step, context: FaultContext) -> Step | None:
     """Return the sum of the embeddings with the embedding of token type 0 added to all tokens."""
-    name = "embeddings.token_type_embeddings"
-    if name not in step.site.activation.parents:
+    name, parents = "embeddings.token_type_embeddings", step.site.activation.parents
+    if name not in parents:
         return None
-    at, row = step.site.activation.parents.index(name), context.network.site(name).parameters["weight"][0]
-    return step.replaced(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
+    row, at = context.network.site(name).parameters["weight"][0], parents.index(name)
+    return with_operand(step, step.parents[at] + row, at)
 
 
 def _copy_scaled(step: Step, factor: float) -> Step:
@@ -242,18 +235,14 @@ LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup",
 SHAW = 16  # The clipping distance k in the experiments of Shaw et al. 2018.
 
 
-def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
-    """Return the change that looks up the row of distance f(i − j, P) for distance i − j, clipped to the ends of the table."""
+def _other_distances(f: Callable[[Ids, int], Ids]) -> Change:
+    """Return the change that looks up the row of distance f(i − j, P) for distance i − j, of a table of 2 P − 1 rows."""
 
-    def change(step: Step, _: FaultContext) -> Step:
-        table = step.site.parameters["weight"]
-        size = len(table) // 2 + 1  # P, of 2 P − 1 rows
-        distances = np.arange(step.site.batch.length)
-        distances = distances[:, None] - distances[None, :]
-        rows = np.clip(f(distances, size) + size - 1, 0, len(table) - 1)
-        return Altered(step, lambda inner: np.broadcast_to(table[rows], inner.value.shape))
+    def rows(step: Step) -> Ids:
+        size, tokens = len(step.site.parameters["weight"]) // 2 + 1, np.arange(step.site.batch.length)
+        return as_array(f(tokens[:, None] - tokens, size) + size - 1, np.int64)
 
-    return change
+    return _of_rows(rows)
 
 
 _ABSENT = rewritten(lambda step: np.zeros_like(step.value))
@@ -269,13 +258,10 @@ def _of_the_other(other: str) -> Change:
 FAULTS: tuple[Fault, ...] = (
     Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
           _positions(lambda s: _counted(s) + 2)),
-    Fault("positions-from-one", POSITIONS, "positions start at 1", _positions(lambda s: _counted(s) + 1)),
     Fault("positions-from-zero", POSITIONS,
           "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _positions(_counted)),
     Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", _times("position_embeddings", 2.0),
           only=(".position_embeddings", *SUMMED)),
-    Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position",
-          _positions(lambda s: positions(s)[..., :1])),
     Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", _times("position_embeddings", 0.0),
           only=(".position_embeddings", *SUMMED)),
     Fault("positions-reversed", POSITIONS, "positions are counted from the end", _positions(lambda s: positions(s)[..., ::-1])),
@@ -323,8 +309,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", _words_scaled,
           only=(".word_embeddings", *SUMMED), tried=ALONE),
-    Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero",
-          rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value))),
     Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
           rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)), tried=ALONE),
     Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
@@ -347,13 +331,14 @@ SCORES_BY_POSITION: tuple[Fault, ...] = (
 # fmt: off
 DISTANCES: tuple[Fault, ...] = (
     Fault("distance-sign", LOOKUP, "distances have the opposite sign: key position − query position",
-          _other_rows(lambda distances, _: -distances)),
-    Fault("distance-absolute", LOOKUP, "distances lose their sign", _other_rows(lambda distances, _: np.abs(distances))),
+          _other_distances(lambda distances, _: -distances)),
+    Fault("distance-absolute", LOOKUP, "distances lose their sign", _other_distances(lambda distances, _: np.abs(distances))),
     Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}",
-          _other_rows(lambda distances, _: np.clip(distances, -SHAW, SHAW))),
-    Fault("distance-offset", LOOKUP, "distances are looked up one row too far", _other_rows(lambda distances, _: distances + 1)),
+          _other_distances(lambda distances, _: np.clip(distances, -SHAW, SHAW))),
+    Fault("distance-offset", LOOKUP, "distances are looked up one row too far",
+          _other_distances(lambda distances, _: distances + 1)),
     Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end",
-          _other_rows(lambda distances, size: distances % (2 * size - 1) - size + 1)),
+          _other_distances(lambda distances, size: distances % (2 * size - 1) - size + 1)),
     Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", _ABSENT),
     Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", _ABSENT),
     Fault("distance-query-transposed", OF_QUERIES, "the scores have q_j · D_ji in place of q_i · D_ij", _TRANSPOSED),

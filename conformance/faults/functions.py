@@ -1,10 +1,12 @@
 """Faults of activation functions: another function, another form or constant, or none."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import erf, expit
 
-from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack_of_parent
-from conformance.faults.edits import copied_from, first_parent, function, recast, rewritten
+from conformance.faults.changes import Altered, run, variance_of, with_rounded_parent
+from conformance.faults.edits import copied_from, first_parent, function, recast, with_computed, with_operand
 from conformance.faults.fault import (
     ALONE,
     ERF_FORM,
@@ -13,6 +15,7 @@ from conformance.faults.fault import (
     GELUS,
     RELU,
     TANH_FORMS,
+    Change,
     Fault,
     FaultContext,
     Parameter,
@@ -33,20 +36,13 @@ def _other_form(step: Step, _: FaultContext) -> Step:
     return step.recast(GeluTanh if step.site.activation.kind == "gelu" else Gelu)
 
 
-def _twice(step: Step, _: FaultContext) -> Step:
-    """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
-    return with_slack_of_parent(step.replaced(parents=(step.value,)), lambda _, arithmetic: variance_of(step, arithmetic))
-
-
 def _again(step: Step, context: FaultContext) -> Step | None:
     """Return a step that reads f(y) in place of y = f(x), the result of an activation function; f(y) may be rounded to storage."""
     table = context.network.table
     name = copied_from(table, step.site.activation.parents[0])
     if name not in table or table[name].kind not in GELUS | {"tanh"}:
         return None
-    again = context.network.step(name, step.parents[0])
-    read = step.replaced(parents=(again.value, *step.parents[1:]))
-    return with_slack_of_parent(read, lambda _, arithmetic: variance_of(again, arithmetic))
+    return with_computed(step, context.network.step(name, step.parents[0]))
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:
@@ -88,37 +84,24 @@ def _with_eight_digits(step: Step, context: FaultContext) -> Step | None:
     return None if same else Altered(step.recast(GeluTanh), lambda inner: gelu_tanh(inner.parents[0], outer=_EIGHT_DIGITS))
 
 
-def _bias_after(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
-    bias = _bias_of_product(step, context)
-    return None if bias is None else Altered(step, lambda inner: inner.value + bias)
+def _with_bias(f: Callable[[Step, Array, FaultContext], Step]) -> Change:
+    """Return the change to `f(step, b, context)`, where b is the bias of the linear layer whose result the function reads."""
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        (product,) = step.site.activation.parents
+        bias = context.network.site(product).parameters.get("bias") if product in context.network.table else None
+        return None if bias is None else f(step, bias, context)
+
+    return change
 
 
-def _bias_again(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x + b), where x contains the bias b of the linear layer already; the sum may be rounded to storage."""
-    bias = _bias_of_product(step, context)
-    if bias is None:
-        return None
-    return with_rounded_parent(step.replaced(parents=(step.parents[0] + bias,)), 0)
-
-
-def _bias_of_product(step: Step, context: FaultContext) -> Array | None:
-    (product,) = step.site.activation.parents
-    return context.network.site(product).parameters.get("bias") if product in context.network.table else None
-
-
-def _bias_moved(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x − b) + b, where b is the bias of the linear layer whose result is x.
+def _bias_moved(step: Step, bias: Array, context: FaultContext) -> Step:
+    """Return f(x − b) + b, where x contains the bias b.
 
     The product without bias may have other rounding errors than x, and be rounded to storage itself.
     """
-    bias = _bias_of_product(step, context)
-    if bias is None:
-        return None
     (name,) = step.site.activation.parents
-    reads = context.network.table[name].parents
-    known = [context.values[p] for p in reads if p in context.values]
-    product = context.network.step(name, *known) if len(known) == len(reads) else None
+    product = (run(context.network, [name], context.values) or {}).get(name)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         (x,) = altered.inner.parents
@@ -126,7 +109,7 @@ def _bias_moved(step: Step, context: FaultContext) -> Step | None:
         of_product = 0.0 if product is None else 2.0 * product.roundings(arithmetic).variance()
         return altered.inner.jacobians()[0].variance(as_array(own + of_product))
 
-    return Altered(step.replaced(parents=(step.parents[0] - bias,)), lambda inner: inner.value + bias, slack)
+    return Altered(with_operand(step, step.parents[0] - bias), lambda inner: inner.value + bias, slack)
 
 
 def _clipped(step: Step, bound: float) -> Step:
@@ -137,11 +120,6 @@ def _largest(step: Step) -> float:
     return float(step.value.max(initial=0.0))
 
 
-def _half(inner: Step) -> Array:
-    kept = np.arange(inner.value.shape[-1]) < inner.value.shape[-1] // 2
-    return np.where(kept, inner.value, 0.0)
-
-
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)", _other_form,
@@ -149,13 +127,14 @@ FAULTS: tuple[Fault, ...] = (
                      for kinds, form, other in ((ERF_FORM, "tanh", "erf"), (TANH_FORMS, "erf", "tanh")) for kind in kinds}),
     Fault("activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", recast(QuickGelu)),
     Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", recast(Silu)),
-    Fault("bias-after-activation", FUNCTIONS | TANH, "the bias of the preceding product is added after the function", _bias_after,
-          only=("_act_fn", "pooler.activation")),
+    Fault("bias-after-activation", FUNCTIONS | TANH, "the bias of the preceding product is added after the function",
+          _with_bias(lambda step, bias, _: Altered(step, lambda inner: inner.value + bias)), only=("_act_fn", "pooler.activation")),
     Fault("bias-again-before-activation", FUNCTIONS | TANH,
-          "the bias of the preceding product is added to it a second time, before the function", _bias_again,
+          "the bias of the preceding product is added to it a second time, before the function",
+          _with_bias(lambda step, bias, _: with_rounded_parent(with_operand(step, step.parents[0] + bias), 0)),
           only=("_act_fn", "pooler.activation"), tried=ALONE),
     Fault("bias-moved-after-activation", FUNCTIONS | TANH,
-          "the bias of the preceding product is added after the function, and not before it", _bias_moved,
+          "the bias of the preceding product is added after the function, and not before it", _with_bias(_bias_moved),
           only=("_act_fn", "pooler.activation"), tried=ALONE),
     *(
         Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
@@ -166,7 +145,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("activation-missing", FUNCTIONS | TANH, "there is no activation function", first_parent,
           only=("_act_fn", "activation_function", "sentence_embedding")),
     Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", function(lambda x: np.maximum(x, 0.01 * x))),
-    Fault("activation-twice", GELUS | TANH, "the activation function is applied twice", _twice, tried=ALONE),
+    Fault("activation-twice", GELUS | TANH, "the activation function is applied twice", lambda step, _: with_computed(step, step),
+          tried=ALONE),
     Fault("activation-again", frozenset({"linear", "norm"}), "the activation function is applied to its result again", _again,
           only=(".output.dense", "transform.LayerNorm", "seq_relationship", "classifier"), tried=ALONE,
           same_as=SameFunction("activation-twice", "the activation function is applied to its result again")),
@@ -184,8 +164,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", _of_magnitude, tried=ALONE),
     Fault("result-clipped", FUNCTIONS, "the result is at most {value}",
           parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped), tried=FAILED),
-    Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", rewritten(_half),
-          only=("intermediate.dense", "_act_fn")),
     Fault("pooler-activation-missing", TANH, "the pooler has no tanh", first_parent, only=_POOLER),
     Fault("pooler-relu", TANH, "the pooler's activation is ReLU, not tanh", function(lambda x: np.maximum(x, 0.0)), only=_POOLER),
     Fault("pooler-sigmoid", TANH, "the pooler's activation is a sigmoid, not tanh", function(expit), only=_POOLER),

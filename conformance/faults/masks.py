@@ -38,15 +38,30 @@ def _up_to_query(step: Step, keys: Mask) -> Mask:
     return keys & np.tri(keys.shape[-1], dtype=np.bool_) if step.site.activation.causal else keys
 
 
-def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """Return the change of a decoder's keys to f of those that the mask allows, (B, 1, Q, S), and of the positions, (S,)."""
+def _attending(keys: Callable[[Step], Mask], decoder: bool | None = None) -> Change:
+    """Return the change to the softmax over the tokens `keys(step)`, (…, Q, S); it gives None where these are the right ones.
+
+    It gives None as well in an encoder if `decoder` is true, and in a decoder if it is false.
+    """
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        if not step.site.activation.causal:
+        if not of_tokens(step) or decoder not in (None, step.site.activation.causal):
             return None
-        return _over_keys(step, f(step.site.batch.keys[:, None], np.arange(step.site.batch.length)))
+        found, right = keys(step), keys_of(step)
+        return None if (found == right).all() else _over_keys(step, found)
 
     return change
+
+
+def _behind(step: Step) -> Ids:
+    """Return the position of each query less that of each key, (Q, S)."""
+    positions = np.arange(step.site.batch.length)
+    return as_array(positions[:, None] - positions)
+
+
+def _given(step: Step) -> Mask:
+    """Return the keys that the mask allows, (B, 1, Q, S), also after the query's position."""
+    return step.site.batch.keys[:, None]
 
 
 def _with_mask(f: Callable[[Mask], Mask]) -> Change:
@@ -121,34 +136,27 @@ class _HiddenAlike(Probabilities):
         return np.where(self.keys.all(-1, keepdims=True), 1.0 / self.keys.shape[-1], super().value)
 
 
-def _other_keys(step: Step) -> Step | None:
-    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
-    batch = step.site.batch
-    name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
-    if mask.all():
-        return None
-    other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
-    return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other})
+def _over_masked(equation: type[Probabilities]) -> Change:
+    """Return the change to this softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        batch = step.site.batch
+        name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
+        if mask.all():
+            return None
+        other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
+        return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other}).recast(equation)
+
+    return change
 
 
-def inverted(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
-    other = _other_keys(step)
-    return other.recast(_Inverted) if other else None
+inverted = _over_masked(_Inverted)
 
 
-def _inverted_lowest(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the masked keys, or 1/S where none is masked; None if no key is masked."""
-    other = _other_keys(step)
-    return other.recast(_HiddenAlike) if other else None
-
-
-def _tiled(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which head j of row i of the batch has the mask of row (i · h + j) mod B."""
+def _tiled(step: Step) -> Mask:
+    """Return the keys of which head j of row i of the batch has those of row (i · h + j) mod B."""
     keys, (size, heads) = keys_of(step), step.parents[0].shape[:2]
-    if not of_tokens(step) or (keys == keys[0]).all():
-        return None
-    return _over_keys(step, keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]))
+    return keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:])
 
 
 def _of_first_row(step: Step, context: FaultContext) -> Step | None:
@@ -158,12 +166,16 @@ def _of_first_row(step: Step, context: FaultContext) -> Step | None:
     return _with_mask(lambda mask: np.broadcast_to(mask[:1], mask.shape))(step, context)
 
 
-def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax with tokens of type 0 masked."""
+def _by_token_types(step: Step) -> Mask:
+    """Return the keys of a token type other than 0; the right ones where there are none."""
     types = step.site.batch.types
-    if not types.any() or not of_tokens(step):
-        return None
-    return _over_keys(step, _up_to_query(step, (types != 0)[:, None, None, :]))
+    return _up_to_query(step, (types != 0)[:, None, None, :]) if types.any() else keys_of(step)
+
+
+def _within_segment(step: Step) -> Mask:
+    """Return the keys of the query's token type."""
+    types = step.site.batch.types
+    return keys_of(step) & (types[:, None, :, None] == types[:, None, None, :])
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
@@ -184,21 +196,6 @@ def _as_lengths(step: Step, _: FaultContext) -> Step | None:
 def causal(step: Step, context: FaultContext) -> Step | None:
     """Return the softmax over the unmasked keys up to the query's own position."""
     return probabilities(lambda s, keys: softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_)))(step, context)
-
-
-def _without_itself(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which no token attends to itself; in a decoder this is `mask-causal-strict`."""
-    if not of_tokens(step) or step.site.activation.causal:
-        return None
-    return _over_keys(step, keys_of(step) & ~np.eye(step.parents[0].shape[-1], dtype=np.bool_))
-
-
-def _within_segment(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the keys of the query's token type."""
-    types = step.site.batch.types
-    if not of_tokens(step) or step.site.activation.causal or (types == types[:, :1]).all():
-        return None
-    return _over_keys(step, keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]))
 
 
 class _Multiplied(Probabilities):
@@ -307,13 +304,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-inverted", PROBS, "only padded keys are attended to", inverted),
     Fault("mask-inverted-lowest", PROBS,
           "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
-          _inverted_lowest, tried=ALONE),
+          _over_masked(_HiddenAlike), tried=ALONE),
     Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
           lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None,
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
-    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _from_token_types),
+    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
     Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
           extent=EVERY_LAYER),
     Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to",
@@ -324,15 +321,17 @@ FAULTS: tuple[Fault, ...] = (
           lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))),
     Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", recast(_Multiplied)),
     Fault("mask-causal", PROBS, "later keys are masked", causal),
-    Fault("mask-diagonal", PROBS, "a token does not attend to itself", _without_itself, tried=ALONE),
-    Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", _within_segment, tried=ALONE),
-    Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", _with_keys(lambda keys, _: keys)),
+    Fault("mask-diagonal", PROBS, "a token does not attend to itself",
+          _attending(lambda step: keys_of(step) & (_behind(step) != 0), decoder=False), tried=ALONE),
+    Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type",
+          _attending(_within_segment, decoder=False), tried=ALONE),
+    Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", _attending(_given, decoder=True)),
     Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder",
-          _with_keys(lambda keys, i: keys & (i[:, None] > i))),
+          _attending(lambda step: _given(step) & (_behind(step) > 0), decoder=True)),
     Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder",
-          _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i))),
+          _attending(lambda step: _given(step) & (_behind(step) >= -1), decoder=True)),
     Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
-    Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _tiled, extent=ROWS, tried=ALONE),
+    Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _attending(_tiled), extent=ROWS, tried=ALONE),
     Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
           tried=ALONE),
 )
