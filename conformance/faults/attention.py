@@ -111,7 +111,11 @@ def _in_order(split: Order | None = None, merge: Order | None = None) -> Change:
         if split:
             probs = step.parents[:1] if is_context else ()
             step = step.replaced(parents=(*probs, *(split(x, heads) for x in step.parents[len(probs) :])))
-        return Rearranged(step, lambda x: merge(x, heads)) if merge and is_context else step
+
+        def merged(x: Array) -> Array:
+            return merge(x, heads) if merge else x
+
+        return Rearranged(step, merged) if merge and is_context else step
 
     return change
 
@@ -195,11 +199,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", _bias_unscaled),
     Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ",
           operands(lambda step: step.parents[::-1])),
-    *(
-        Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key",
-              operands(lambda step, at=which: (step.parents[at], step.parents[at])), tried=ALONE)
-        for name, plural, which in (("key", "keys", 1), ("query", "queries", 0))
-    ),
+    Fault("scores-of-keys", SCORES, "the key is multiplied by itself, not the query by the key",
+          operands(lambda step: step.parents[1:] * 2), tried=ALONE),
+    Fault("scores-of-queries", SCORES, "the query is multiplied by itself, not the query by the key",
+          operands(lambda step: step.parents[:1] * 2), tried=ALONE),
     Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", operand(_reshaped),
           tried=ALONE),
     Fault("scores-clipped", SCORES, "the scores are clipped to ±1", rewritten(lambda step: np.clip(step.value, -1.0, 1.0))),

@@ -5,7 +5,7 @@ parameter is given by its role, and another activation by its name, as a functio
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 
 Where = Callable[[Step], str | None]  # the name of an activation; None if there is none
@@ -56,6 +57,12 @@ first_parent = function(lambda x: x)
 def recast(equation: type[Step]) -> Change:
     """Return the change that replaces the equation of a step, along with its rounding errors."""
     return lambda step, _: step.recast(equation)
+
+
+def variant(equation: type[S], **parts: Callable[[Any], object] | int) -> type[S]:
+    """Return an equation with other intermediate results, functions of the step, or constants, and with the roundings of these."""
+    changed = {name: cached_property(part) if callable(part) else part for name, part in parts.items()}
+    return cast(type[S], type(equation.__name__, (equation,), changed))
 
 
 def other_parameters(change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> Change:

@@ -309,6 +309,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", _words_scaled,
           only=(".word_embeddings", *SUMMED), tried=ALONE),
+    Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero",
+          rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value))),
     Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
           rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)), tried=ALONE),
     Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",

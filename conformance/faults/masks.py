@@ -10,13 +10,12 @@ import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import Altered, variance_of, with_slack
-from conformance.faults.edits import recast
+from conformance.faults.edits import recast, variant
 from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.faults.quantized import distance_to_tie
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
 from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
@@ -61,7 +60,7 @@ def _behind(step: Step) -> Ids:
 
 def _given(step: Step) -> Mask:
     """Return the keys that the mask allows, (B, 1, Q, S), also after the query's position."""
-    return step.site.batch.keys[:, None]
+    return as_array(step.site.batch.keys[:, None], np.bool_)
 
 
 def _with_mask(f: Callable[[Mask], Mask]) -> Change:
@@ -82,29 +81,23 @@ def _with_mask(f: Callable[[Mask], Mask]) -> Change:
     return change
 
 
-class _OverAllKeys(Probabilities):
-    """The softmax over all keys, masked or not."""
-
-    @property
-    def keys(self) -> Mask:
-        return np.ones_like(super().keys)
+_OVER_ALL_KEYS = variant(Probabilities, keys=lambda step: np.ones_like(keys_of(step)))
+"""The softmax over all keys, masked or not."""
 
 
 def _weighing(step: Step, weight: float) -> Step:
     """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
-    class Weighed(_OverAllKeys):
-        @cached_property
-        def value(self) -> Array:
-            weights = np.exp(self.shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
-            return as_array(weights / weights.sum(-1, keepdims=True))
+    def value(step: Probabilities) -> Array:
+        weights = np.exp(step.shifted) * np.where(keys_of(step), 1.0, weight)
+        return as_array(weights / weights.sum(-1, keepdims=True))
 
-    return step.recast(Weighed)
+    return step.recast(variant(_OVER_ALL_KEYS, value=value))
 
 
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
-    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
+    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OVER_ALL_KEYS)
 
 
 def unmasked(step: Step, _: FaultContext) -> Step | None:
@@ -128,12 +121,10 @@ class _Inverted(Probabilities):
         return Roundings((*own.sources, Source(np.where(unmasked, variance, 0.0), identity())), own.bound)
 
 
-class _HiddenAlike(Probabilities):
-    """The softmax over the given keys; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
-
-    @cached_property
-    def value(self) -> Array:
-        return np.where(self.keys.all(-1, keepdims=True), 1.0 / self.keys.shape[-1], super().value)
+def _hidden_alike(step: Probabilities) -> Array:
+    """Return the probabilities; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
+    alike = softmax(step.parents[0], step.keys)
+    return np.where(step.keys.all(-1, keepdims=True), 1.0 / step.keys.shape[-1], alike)
 
 
 def _over_masked(equation: type[Probabilities]) -> Change:
@@ -156,7 +147,7 @@ inverted = _over_masked(_Inverted)
 def _tiled(step: Step) -> Mask:
     """Return the keys of which head j of row i of the batch has those of row (i · h + j) mod B."""
     keys, (size, heads) = keys_of(step), step.parents[0].shape[:2]
-    return keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:])
+    return as_array(keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]), np.bool_)
 
 
 def _of_first_row(step: Step, context: FaultContext) -> Step | None:
@@ -175,7 +166,7 @@ def _by_token_types(step: Step) -> Mask:
 def _within_segment(step: Step) -> Mask:
     """Return the keys of the query's token type."""
     types = step.site.batch.types
-    return keys_of(step) & (types[:, None, :, None] == types[:, None, None, :])
+    return as_array(keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]), np.bool_)
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
@@ -198,18 +189,14 @@ def causal(step: Step, context: FaultContext) -> Step | None:
     return probabilities(lambda s, keys: softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_)))(step, context)
 
 
-class _Multiplied(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        s = self.parents[0] * self.keys
-        return softmax(s, np.ones_like(s, np.bool_))
+def _multiplied(step: Probabilities) -> Array:
+    s = step.parents[0] * step.keys
+    return softmax(s, np.ones_like(s, np.bool_))
 
 
-class _OnQueries(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        keys = np.broadcast_to(self.site.batch.keys[:, None].swapaxes(-1, -2), self.parents[0].shape)
-        return softmax(self.parents[0], _up_to_query(self, keys))
+def _on_queries(step: Probabilities) -> Array:
+    keys = np.broadcast_to(_given(step).swapaxes(-1, -2), step.parents[0].shape)
+    return softmax(step.parents[0], _up_to_query(step, keys))
 
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
@@ -304,9 +291,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-inverted", PROBS, "only padded keys are attended to", inverted),
     Fault("mask-inverted-lowest", PROBS,
           "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
-          _over_masked(_HiddenAlike), tried=ALONE),
+          _over_masked(variant(Probabilities, value=_hidden_alike)), tried=ALONE),
     Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
-          lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None,
+          lambda step, _: step.recast(variant(Probabilities, value=_on_queries)) if of_tokens(step) else None,
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
@@ -318,8 +305,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-shifted", PROBS, "the mask is off by one position",
           _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1))),
     Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-          lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))),
-    Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", recast(_Multiplied)),
+          lambda step, _: Altered(step.recast(_OVER_ALL_KEYS), lambda inner: inner.value * keys_of(step))),
+    Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞",
+          recast(variant(Probabilities, value=_multiplied))),
     Fault("mask-causal", PROBS, "later keys are masked", causal),
     Fault("mask-diagonal", PROBS, "a token does not attend to itself",
           _attending(lambda step: keys_of(step) & (_behind(step) != 0), decoder=False), tried=ALONE),

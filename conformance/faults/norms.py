@@ -19,6 +19,7 @@ from conformance.faults.edits import (
     reads,
     recast,
     rewritten,
+    variant,
     with_operand,
 )
 from conformance.faults.fault import ALONE, FAILED, LINEARS, Fault, FaultContext, Parameter, with_parameters
@@ -36,23 +37,16 @@ WITH_RESIDUAL = (".output.LayerNorm",)
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
-class _UnbiasedVariance(Norm):
-    degrees_lost = 1
+def _root(norm: Norm) -> Array:
+    """Return the standard deviation, without epsilon."""
+    return as_array(np.sqrt(norm.variance_of((norm.summed - norm.mean) ** 2)))
 
 
-class _EpsilonOutside(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        deviation = np.sqrt(self.variance_of((self.summed - self.mean) ** 2))
-        return as_array(1.0 / (deviation + self.site.architecture.layer_norm_eps))
+def _epsilon_of(step: Step) -> float:
+    return float(step.site.architecture.layer_norm_eps)
 
 
-class _UnbiasedDeviation(_EpsilonOutside):
-    degrees_lost = 1
-
-
-class _WithoutMean(Norm):
-    centred = False
+_EPSILON_OUTSIDE = variant(Norm, inverse=lambda norm: as_array(1.0 / (_root(norm) + _epsilon_of(norm))))
 
 
 def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
@@ -181,11 +175,8 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
 
 
-class _SecondMoment(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        moment = np.mean(self.summed**2, -1, keepdims=True)
-        return as_array(1.0 / np.sqrt(moment + self.site.architecture.layer_norm_eps))
+def _second_moment(norm: Norm) -> Array:
+    return as_array(1.0 / np.sqrt(np.mean(norm.summed**2, -1, keepdims=True) + _epsilon_of(norm)))
 
 
 def idle_lanes(width: int) -> int:
@@ -193,14 +184,13 @@ def idle_lanes(width: int) -> int:
     return (1 << (width - 1).bit_length()) - width
 
 
-class _IdleLanes(Norm):
-    """σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted as well."""
+def _with_idle_lanes(norm: Norm) -> Array:
+    """Return 1 / √(σ² + ε), σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted."""
+    idle = idle_lanes(norm.summed.shape[-1]) / norm.summed.shape[-1] * norm.mean**2
+    return as_array(1.0 / np.sqrt(_root(norm) ** 2 + idle + _epsilon_of(norm)))
 
-    @cached_property
-    def inverse(self) -> Array:
-        x = self.summed
-        idle = idle_lanes(x.shape[-1]) / x.shape[-1] * self.mean**2
-        return as_array(1.0 / np.sqrt(self.variance_of((x - self.mean) ** 2) + idle + self.site.architecture.layer_norm_eps))
+
+_IDLE_LANES = variant(Norm, inverse=_with_idle_lanes)
 
 
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
@@ -266,12 +256,12 @@ def _affine_again(step: Step, context: FaultContext) -> Step | None:
 FAULTS: tuple[Fault, ...] = (
     Fault("epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", parameter=_epsilon()),
     Fault("epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
-          parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root")),
+          parameter=_epsilon_outside(_EPSILON_OUTSIDE, 1e-5, "epsilon added outside the root")),
     Fault("norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
-          parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6)),
-    Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", recast(_UnbiasedVariance)),
+          parameter=_epsilon_outside(variant(_EPSILON_OUTSIDE, degrees_lost=1), 1e-6)),
+    Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", recast(variant(Norm, degrees_lost=1))),
     Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", rewritten(_sum)),
-    Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(_WithoutMean)),
+    Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(variant(Norm, centred=False))),
     Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
           other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
     Fault("norm-bias-missing", NORMS, "beta is not added", parameter("bias", lambda beta, _: 0.0 * beta)),
@@ -310,9 +300,9 @@ FAULTS: tuple[Fault, ...] = (
 # fmt: off
 FORMS: tuple[Fault, ...] = (
     Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
-          recast(_SecondMoment), tried=ALONE),
+          recast(variant(Norm, inverse=_second_moment)), tried=ALONE),
     Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
-          lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
+          lambda step, _: step.recast(_IDLE_LANES) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
     Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
     Fault("norm-bias-first", NORMS, "beta is added before the product with gamma", _bias_first, tried=ALONE),
     Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",

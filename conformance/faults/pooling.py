@@ -135,11 +135,9 @@ def _again(step: Step, context: FaultContext) -> Step | None:
 POOLER_FAULTS: tuple[Fault, ...] = (
     *(
         Fault(f"pooler-{mean}{end}", _POOLED, f"the mean over all tokens{which}{how} is read, not the first token",
-              _mean(padding=bool(end), weighted=bool(how)), only=only, tried=tried)
+              _mean(padding=bool(end), weighted=bool(how)), tried=ALONE if how else ALWAYS)
         for end, which in (("", ""), ("-with-padding", ", including padding"))
-        for mean, how, only, tried in (
-            ("mean", "", ("",), ALWAYS), ("weighted-mean", ", weighted by their positions,", ("pooler.dense",), ALONE),
-        )
+        for mean, how in (("mean", ""), ("weighted-mean", ", weighted by their positions,"))
     ),
     Fault("pooler-normalised", frozenset({"tanh"}), "the pooler's output is divided by its length", _of_length_one,
           only=("pooler.activation",), tried=ALONE),

@@ -6,14 +6,13 @@ from typing import cast
 import numpy as np
 
 from conformance.faults.changes import Altered
-from conformance.faults.edits import first_parent, other_parameters, recast, rewritten
+from conformance.faults.edits import first_parent, other_parameters, recast, rewritten, variant
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.activation import Activation
 from conformance.model.activations import rate_of
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.optimizer import Adam
@@ -118,36 +117,20 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
 _STEPS = frozenset({ADAM})
 
 
-class _EpsilonInRoot(Adam):
-    @cached_property
-    def denominator(self) -> Array:
-        return as_array(np.sqrt(self.moments[1] / self.corrections[1] + self.number("epsilon")))
+def _root(step: Adam) -> Array:
+    """Return √v̂, the root of the corrected second moment."""
+    return as_array(np.sqrt(step.moments[1] / step.corrections[1]))
 
 
-class _EpsilonBeforeCorrection(Adam):
-    @cached_property
-    def denominator(self) -> Array:
-        return as_array((np.sqrt(self.moments[1]) + self.number("epsilon")) / np.sqrt(self.corrections[1]))
+def _of_each_parameter(step: Adam) -> tuple[float, ...]:
+    """Return the factors by which gradients are clipped, of each by the norm of this parameter's gradient alone."""
+    c, norms = step.number("clip"), (float(np.linalg.norm(g)) for g in step.parents[1 : step.step + 1])
+    return tuple(min(1.0, c / n) if n > 0.0 else 1.0 for n in norms)
 
 
-class _ClippedByParameter(Adam):
-    @cached_property
-    def coefficients(self) -> tuple[float, ...]:
-        c, norms = self.number("clip"), (float(np.linalg.norm(g)) for g in self.parents[1 : self.step + 1])
-        return tuple(min(1.0, c / n) if n > 0.0 else 1.0 for n in norms)
-
-
-class _ClippedByValue(Adam):
-    @cached_property
-    def clipped(self) -> tuple[Array, ...]:
-        c = self.number("clip")
-        return tuple(np.clip(g, -c, c) for g in self.parents[1 : self.step + 1])
-
-
-class _DecayNotScaled(Adam):
-    @property
-    def _decayed(self) -> Array:
-        return (1.0 - self.number("decay")) * self.parents[0]
+def _by_element(step: Adam) -> tuple[Array, ...]:
+    c = step.number("clip")
+    return tuple(np.clip(g, -c, c) for g in step.parents[1 : step.step + 1])
 
 
 def _number(step: Step, role: str) -> float:
@@ -172,12 +155,10 @@ def _coupled(step: Step, context: FaultContext) -> Step | None:
     if any(parameter is None for parameter in before):
         return None
 
-    class Coupled(Adam):
-        @cached_property
-        def clipped(self) -> tuple[Array, ...]:
-            return tuple(k * g + decay * as_array(p) for k, g, p in zip(self.coefficients, self.parents[1:], before, strict=False))
+    def clipped(adam: Adam) -> tuple[Array, ...]:
+        return tuple(k * g + decay * as_array(p) for k, g, p in zip(adam.coefficients, adam.parents[1:], before, strict=False))
 
-    return with_parameters(step.recast(Coupled), decay=np.zeros(()))
+    return with_parameters(step.recast(variant(Adam, clipped=clipped)), decay=np.zeros(()))
 
 
 def _at_rate_of(offset: int) -> Change:
@@ -261,9 +242,10 @@ DROPOUT: tuple[Fault, ...] = (
 
 # fmt: off
 OPTIMIZER: tuple[Fault, ...] = (
-    Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", recast(_EpsilonInRoot)),
+    Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root",
+          recast(variant(Adam, denominator=lambda a: as_array(np.sqrt(_root(a) ** 2 + a.number("epsilon")))))),
     Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
-          recast(_EpsilonBeforeCorrection)),
+          recast(variant(Adam, denominator=lambda a: _root(a) + a.number("epsilon") / np.sqrt(a.corrections[1])))),
     Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected",
           lambda step, _: with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None),
     Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be",
@@ -272,11 +254,12 @@ OPTIMIZER: tuple[Fault, ...] = (
     Fault("decay-missing", _STEPS, "there is no weight decay",
           lambda step, _: with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None),
     Fault("decay-on-all", _STEPS, "weight decay is applied to biases and norms", _decayed),
-    Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", recast(_DecayNotScaled)),
+    Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate",
+          recast(variant(Adam, _decayed=lambda a: (1.0 - a.number("decay")) * a.parents[0]))),
     Fault("clip-missing", _STEPS, "the gradient is not clipped", other_parameters(lambda _: {"clip": as_array(np.inf)})),
     Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by the norm of all gradients",
-          recast(_ClippedByParameter)),
-    Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", recast(_ClippedByValue)),
+          recast(variant(Adam, coefficients=_of_each_parameter))),
+    Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", recast(variant(Adam, clipped=_by_element))),
     Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", _at_rate_of(1)),
     Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the previous step", _at_rate_of(-1)),
     Fault("warmup-missing", _STEPS, "the learning rate does not warm up", _without_warmup),
