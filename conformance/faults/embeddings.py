@@ -15,9 +15,6 @@ from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.embeddings import Sinusoids, positions
 
-POSITIONS_FIX = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
-TYPES_FIX = "Look up token_type_ids as they are given; where they are omitted, use zeros."
-
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
 SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.sum")
@@ -258,10 +255,13 @@ def _of_the_other(other: str) -> Change:
 FAULTS: tuple[Fault, ...] = (
     Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
           _positions(lambda s: _counted(s) + 2)),
+    Fault("positions-from-one", POSITIONS, "positions start at 1", _positions(lambda s: _counted(s) + 1)),
     Fault("positions-from-zero", POSITIONS,
           "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _positions(_counted)),
     Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", _times("position_embeddings", 2.0),
           only=(".position_embeddings", *SUMMED)),
+    Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position",
+          _positions(lambda s: positions(s)[..., :1])),
     Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", _times("position_embeddings", 0.0),
           only=(".position_embeddings", *SUMMED)),
     Fault("positions-reversed", POSITIONS, "positions are counted from the end", _positions(lambda s: positions(s)[..., ::-1])),

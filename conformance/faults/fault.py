@@ -25,7 +25,6 @@ RELU = frozenset({"relu"})
 FUNCTIONS = GELUS | RELU
 COMPUTED = PRODUCTS | FUNCTIONS | {"norm", "tanh", "probs"}
 
-CORRECT = "Compute the step by the correct equation."
 MOST_OPERATIONS = 2**32  # A limit of work, the same on every machine: what costs more is not tried, and has no name by it.
 
 

@@ -32,7 +32,6 @@ from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 
-UNQUANTIZED = "Run without quantisation, or export without it."
 _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,

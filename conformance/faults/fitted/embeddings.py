@@ -3,10 +3,10 @@
 import numpy as np
 
 from conformance.faults.changes import Altered
-from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted
 from conformance.faults.fitted.lookup_words import first_to_last, read_instead
+from conformance.faults.hints import hint
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
@@ -183,20 +183,20 @@ FITTED_WORDS = (
 FITTED_TYPES_AND_POSITIONS = (
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the equation holds with other token types than the batch's",
            "constructed", _other_types, "the token types of the example that was traced, baked into the graph",
-           fix=TYPES_FIX, estimates="the token types", is_description=True),
+           fix=hint("token-types-*").repair, estimates="the token types", is_description=True),
     Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
-           fix=POSITIONS_FIX),
+           fix=hint("positions-*").repair),
     Fitted("positions-wrapped", LEARNED, "positions begin anew after every {value}", "constructed",
            _in_chunks, "a prefill in chunks, or an index within a tile without the tile's offset",
-           equation="position s mod n", fix=POSITIONS_FIX),
+           equation="position s mod n", fix=hint("positions-*").repair),
     Fitted("positions-offset", LEARNED, "the number {value} is added to all positions", "constructed", _offset_positions,
            "positions that begin after tokens of another call, or after a prompt that is not there",
-           equation="row s + n of the table", fix=POSITIONS_FIX),
+           equation="row s + n of the table", fix=hint("positions-*").repair),
     Fitted("positions-other", LEARNED, "the equation holds with other positions than the batch's", "constructed",
            _other_positions, "position ids computed from other data",
-           fix=POSITIONS_FIX, estimates="the positions", is_description=True),
+           fix=hint("positions-*").repair, estimates="the positions", is_description=True),
     Fitted("positions-scaled", LEARNED, "positions are multiplied by {value}, and rows of the table are interpolated",
            "constructed", _scaled_positions, "a table interpolated for longer text",
-           equation="row a + c s, between two rows of the table", fix=POSITIONS_FIX),
+           equation="row a + c s, between two rows of the table", fix=hint("positions-*").repair),
 )  # fmt: skip

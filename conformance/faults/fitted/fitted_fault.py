@@ -6,7 +6,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from conformance.faults.fault import CORRECT, MOST_OPERATIONS
+from conformance.faults.fault import MOST_OPERATIONS
+from conformance.faults.hints import HINTS
 from conformance.numerics.formats import Array, Mask
 from conformance.oracle import Network, Step
 
@@ -124,7 +125,7 @@ class Fitted:
     per_token: bool = False
     of_one_number: bool = False
     equation: str = ""
-    fix: str = CORRECT
+    fix: str = HINTS["*"].repair
     only: tuple[str, ...] = ("",)
     estimates: str = ""
     is_description: bool = False

@@ -27,11 +27,14 @@ import numpy as np
 from conformance.faults.changes import Altered, with_slack, with_stored_weight
 from conformance.faults.fault import FUNCTIONS, LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, MOST_ROWS, Fit, FitData, Fitted, nearest_fit
-from conformance.faults.quantized import UNQUANTIZED, distance_to_tie, is_near_tie, quotients, symmetric
+from conformance.faults.hints import hint
+from conformance.faults.quantized import distance_to_tie, is_near_tie, quotients, symmetric
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
+
+_UNQUANTIZED = hint("precision-*").repair
 
 MOST_PRODUCTS = 2**28  # A limit of the time: pairs are summed one by one.
 _NEAR_TIE = 2.0**-10  # A quotient within this distance of a tie may be rounded either way, if its scale is stored in float16.
@@ -151,7 +154,7 @@ def _unsigned(step: Step, data: FitData) -> Fit | None:
 
 QUANTIZED_INPUTS = (
     Fitted("precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
-           "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=UNQUANTIZED),
+           "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=_UNQUANTIZED),
     Fitted("precision-int8-saturated", LINEARS,
            "weights and inputs are rounded to eight bits, and sums of two products are limited to sixteen bits", "constructed",
            _saturated, "an integer kernel for x86 without VNNI, with weights of eight bits",
@@ -163,7 +166,7 @@ QUANTIZED_INPUTS = (
 UNSIGNED = Fitted(
     "result-unsigned-bytes", FUNCTIONS, "the result is rounded to 256 multiples of {value} from zero up: none is negative",
     "constructed", _unsigned, "a quantiser to unsigned bytes, whatever the activation function", is_largest_error=True,
-    equation="y = s min(max(round(f(x) / s), 0), 255)", fix=UNQUANTIZED,
+    equation="y = s min(max(round(f(x) / s), 0), 255)", fix=_UNQUANTIZED,
 )  # fmt: skip
 """The fault of an activation that is quantized without a sign."""
 
