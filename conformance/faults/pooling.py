@@ -1,18 +1,14 @@
-"""Faults of pooling: another pooling of the tokens, or another or no normalization.
+"""Faults of what follows the layers: of sentence embeddings, of the pooler and of the transform of the masked-LM head.
 
-The fault of a dense layer after the pooling of a sentence embedding.
-
-Faults of the pooler, besides those of other tokens and functions, are means, a result of length 1, and a second pooling.
-
-Faults of the transform of the masked-LM head: activation function and norm in the other order, or a norm that is bypassed.
+Other tokens that the pooler reads are faults of linear layers, and other functions of it those of activation functions.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack, with_slack_of_parent
-from conformance.faults.edits import first_parent, function, reads, recast, with_computed
+from conformance.faults.changes import Altered, errors_of, run, variance_of, with_rounded_parent, with_slack_of_parent
+from conformance.faults.edits import first_parent, function, reads, recast, with_computed, with_operand
 from conformance.faults.fault import ALONE, ALWAYS, FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
@@ -113,22 +109,15 @@ def _of_length_one(step: Step, _: FaultContext) -> Step:
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
-    """Return the head of tanh(W p + b) for the pooler's output p and its own parameters; both results may be rounded."""
-    (pooled,) = step.parents
-    if "pooler.dense" not in context.network.table:
+    """Return the head of the pooler's result for the pooler's output, with the rounding errors of both of its steps."""
+    network, names = context.network, ("pooler.dense", "pooler.activation")
+    if names[0] not in network.table:
         return None
-    own = context.network.site("pooler.dense").parameters
-    if own["weight"].shape[1] != pooled.shape[-1]:
+    (hidden,) = network.table[names[0]].parents
+    steps = run(network, names, {hidden: step.parents[0][:, None]})
+    if steps is None:
         return None
-    product = pooled @ own["weight"].T + own["bias"]
-    twice = np.tanh(product)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        rounding = arithmetic.storage.rounding_variance
-        size = np.abs(pooled) @ np.abs(own["weight"]).T + np.abs(own["bias"])  # The partial sums are no larger.
-        return altered.inner.jacobians()[0].variance(rounding(size) * (1.0 - twice**2) ** 2 + rounding(twice))
-
-    return with_slack(step.replaced(parents=(twice,)), slack)
+    return with_slack_of_parent(with_operand(step, steps[names[1]].value), errors_of(network, steps))
 
 
 # fmt: off

@@ -146,23 +146,21 @@ def _bits_as_half(weight: Array) -> Array:
     return as_array(bits.astype(np.uint16).view(np.float16), np.float64)
 
 
+def _if_narrower(name: str, change: Change) -> Change:
+    """Return the change; it gives None unless the format is narrower than that of the candidate."""
+    return lambda step, context: change(step, context) if _is_narrower(name, context) else None
+
+
 def _held_in(name: str) -> Change:
-    weights = other_weight(FORMATS[name].round)
-    return lambda step, context: weights(step, context) if _is_narrower(name, context) else None
+    return _if_narrower(name, other_weight(FORMATS[name].round))
 
 
 def _result(name: str) -> Change:
     """Return the change that rounds the result to a format; a result next to a tie may be rounded either way."""
     rounding, variance = _narrow(name)
-
-    def change(step: Step, context: FaultContext) -> Step | None:
-        return (
-            Altered(step, lambda inner: rounding(inner.value), slack=lambda altered, _: variance(altered.value))
-            if _is_narrower(name, context)
-            else None
-        )
-
-    return change
+    return _if_narrower(
+        name, lambda step, _: Altered(step, lambda inner: rounding(inner.value), lambda altered, _: variance(altered.value))
+    )
 
 
 # fmt: off
