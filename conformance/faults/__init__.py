@@ -4,7 +4,7 @@ To add a fault, add a row to its theme, to the table of words and to a table of 
 
 1. The table of its theme, a tuple of `Fault`: its name, the kinds of step that it acts on (`Activation.kind`), its sentence, and an
    edit of `conformance.faults.edits`: another operand (`operand`, `reads`, `times` for the result), other parameters (`parameter`,
-   `has_parameters_of`), another result (`rewritten`, `function`, `rearranged`) or another equation with roundings of its own
+   `has_parameters_of`), another result (`rewritten`, `function`) or another equation with roundings of its own
    (`recast`, and `variant` for other intermediate results). `tried=ALONE` if RMS and largest error always detect it, so that it
    needs no filter. A fault with an unknown number, which is estimated with its error, has a `Parameter` in place of the edit: the
    number's name, the right one, the usual wrong one, and the step with any:

@@ -95,13 +95,9 @@ def multiplied(step: Step, factor: float) -> Step:
     return Altered(step, lambda inner: factor * inner.value, rounded)
 
 
-def rearranged(f: Callable[[Array, Step], Array]) -> Change:
-    """Return the change that moves the elements of the result, with their rounding errors, to where `f(result, step)` puts them."""
-    return lambda step, _: Rearranged(step, lambda x: f(x, step))
-
-
-reversed_features = rearranged(lambda x, _: x[..., ::-1])
-"""The change that reverses the features of the result."""
+def reversed_features(step: Step, _: FaultContext) -> Step:
+    """Return the step with the features of its result, and their rounding errors, in reverse order."""
+    return Rearranged(step, lambda x: x[..., ::-1])
 
 
 def operand(f: Callable[[Array, Step], Array | None], parent: int = -1) -> Change:

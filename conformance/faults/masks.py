@@ -199,6 +199,8 @@ def _on_queries(step: Probabilities) -> Array:
     return softmax(step.parents[0], _up_to_query(step, keys))
 
 
+_ON_QUERIES = variant(Probabilities, value=_on_queries)
+
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
 
 
@@ -293,7 +295,7 @@ FAULTS: tuple[Fault, ...] = (
           "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
           _over_masked(variant(Probabilities, value=_hidden_alike)), tried=ALONE),
     Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
-          lambda step, _: step.recast(variant(Probabilities, value=_on_queries)) if of_tokens(step) else None,
+          lambda step, _: step.recast(_ON_QUERIES) if of_tokens(step) else None,
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
