@@ -13,6 +13,7 @@ from conformance.diagnosis.input_mistakes import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
 from conformance.diagnosis.printed_problem import LEAST_RMS, PROMISING, Criteria, PrintedProblem, PrintedTrial
 from conformance.faults import CATALOGUE
+from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.filters import GROSS
 from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, Search
@@ -132,7 +133,7 @@ class BlackBoxCase:
         if any(not t.loose for t in others):
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
-        searched = [p for p in tried if p.fault.replaces_layer or not p.fault.after_failure]
+        searched = [p for p in tried if p.fault.extent == WHOLE_LAYER or not p.fault.after_failure]
         found = Search(self.problem, searched, rounding, self.budget).result()
         if others or found.explaining:
             return [*others, *found.explaining]

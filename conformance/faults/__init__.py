@@ -1,13 +1,20 @@
 """The catalogue of faults: mistakes made in real BERT implementations, each a small change of the oracle, grouped by theme.
 
-To add a fault, change two files, its theme and a table of planted mistakes:
+To add a fault, add a row to its theme, to the table of words and to a table of planted mistakes:
 
-1. Yield it in `faults()` of the module of its theme: its name, the kinds of step that it acts on, its sentence, source and
-   change, and, for `bert-conformance explain`, its equation, cause and fix. `conformance.faults.changes` has the usual changes:
-   `recast` for another equation with roundings of its own, `rewritten` for another result of the same equation
-   (`rewritten_equation` for a backward step), `other_parameters` for other weights. A fault with a number has a `parameter`.
-   `after_failure=True` if RMS and largest error always detect it, so that it needs no filter.
-2. Plant it by a row of one of these tables:
+1. The table of its theme, a tuple of `Fault`: its name, the kinds of step that it acts on (`Activation.kind`), its sentence, and an
+   edit of `conformance.faults.edits`: another operand (`operand`, `reads`, `times` for the result), other parameters (`parameter`,
+   `has_parameters_of`), another result (`rewritten`, `function`) or another equation with roundings of its own
+   (`recast`, and `variant` for other intermediate results). `tried=ALONE` if RMS and largest error always detect it, so that it
+   needs no filter. A fault with an unknown number, which is estimated with its error, has a `Parameter` in place of the edit: the
+   number's name, the right one, the usual wrong one, and the step with any:
+
+       Fault("residual-scaled", NORMS, "the residual is multiplied by {value}", only=WITH_RESIDUAL,
+             parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5,
+                                 lambda step, c: with_operand(step, c * step.parents[1], 1)))
+
+   The table of words, `hints.md`, has the equation, the cause, the repair and the source.
+2. A table of planted mistakes:
 
    | fault of | table | test of its name |
    | --- | --- | --- |
@@ -16,75 +23,68 @@ To add a fault, change two files, its theme and a table of planted mistakes:
    | dropout | `WRONG` of `conformance.benchmarks.training.dropouts` | `test_training_mode.py` |
    | a training step | `WRONG` of `conformance.benchmarks.training.loops` | `test_training_loops.py` |
 
-3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires step 2; `test_mistakes.py`, which
+3. Run `conformance/tests/test_faults.py`, which checks the values of the fault and requires the rows; `test_mistakes.py`, which
    checks that a mistake of a forward pass is at its declared steps; `test_explain.py`, which requires an equation and a fix;
    `test_mathematics.py`, which requires that some golden shows the fault; and the test of its name.
 4. For a fault of a forward pass, run `python -m conformance.benchmarks.detection --only NAME`, which prints whether it is
    detected, placed and named; `--golden` chooses the network.
 
-A new theme is also imported below and added to `_THEMES`, and to `OF_SOME` if its steps occur only in some networks. A fault with
-numbers that are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`,
-whose order is the order in which they are tried; the other steps are the same.
+A new table is also added to `_THEMES` below, and to `OF_SOME` if its steps occur only in some networks. A fault with numbers that
+are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`, in the order in
+which they are tried; the other steps are the same.
 """
 
 from collections.abc import Mapping
 
 from conformance.faults import (
+    attended,
     attention,
-    batch_attention,
-    dropout,
     embeddings,
     functions,
     gradients,
-    heads,
     layers,
-    layouts,
+    linear,
     losses,
-    mask_signs,
     masks,
-    norm_forms,
     norms,
-    optimizer,
     pooling,
     precision,
-    projections,
     quantized,
-    score_positions,
+    training,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    functions.faults,
-    norms.faults,
-    attention.faults,
-    masks.faults,
-    mask_signs.faults,
-    score_positions.faults,
-    score_positions.distance_faults,
-    batch_attention.faults,
-    heads.faults,
-    heads.kernel_faults,
-    projections.faults,
-    pooling.transform_faults,
-    embeddings.faults,
-    losses.faults,
-    losses.target_loss_faults,
-    pooling.faults,
-    pooling.dense_faults,
-    layers.faults,
-    layers.earlier_layer_faults,
-    precision.faults,
-    quantized.faults,
-    norm_forms.faults,
-    layouts.faults,
-    pooling.pooler_faults,
-    layouts.weight_faults,
-    dropout.faults,
-    gradients.target_gradient_faults,
-    gradients.faults,
-    optimizer.faults,
+    functions.FAULTS,
+    norms.FAULTS,
+    attention.FAULTS,
+    masks.FAULTS,
+    masks.SIGNS,
+    embeddings.SCORES_BY_POSITION,
+    embeddings.DISTANCES,
+    attended.OVER_BATCH,
+    attended.FAULTS,
+    attended.KERNEL_FAULTS,
+    linear.FAULTS,
+    pooling.TRANSFORM_FAULTS,
+    embeddings.FAULTS,
+    losses.FAULTS,
+    losses.TARGET_LOSS_FAULTS,
+    pooling.FAULTS,
+    pooling.DENSE_FAULTS,
+    layers.FAULTS,
+    layers.EARLIER_LAYER_FAULTS,
+    precision.FAULTS,
+    quantized.FAULTS,
+    norms.FORMS,
+    attention.LAYOUTS,
+    pooling.POOLER_FAULTS,
+    training.DROPOUT,
+    gradients.TARGET_GRADIENT_FAULTS,
+    gradients.FAULTS,
+    training.OPTIMIZER,
 )
-CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme())
+CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme)
 """All faults, in the order in which equally good explanations are reported; fitted faults are in `faults.fitted`."""
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
@@ -97,16 +97,16 @@ def reported_as(name: str) -> str:
 
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
-    frozenset(fault.name for fault in theme())
+    frozenset(fault.name for fault in theme)
     for theme in (
-        score_positions.distance_faults,
-        losses.target_loss_faults,
-        gradients.target_gradient_faults,
-        pooling.faults,
-        pooling.dense_faults,
-        dropout.faults,
-        gradients.faults,
-        optimizer.faults,
+        embeddings.DISTANCES,
+        losses.TARGET_LOSS_FAULTS,
+        gradients.TARGET_GRADIENT_FAULTS,
+        pooling.FAULTS,
+        pooling.DENSE_FAULTS,
+        training.DROPOUT,
+        gradients.FAULTS,
+        training.OPTIMIZER,
     )
 )
 """For each theme whose steps occur only in some networks or checks, the names of its faults."""

@@ -1,19 +1,19 @@
-"""Faults of attention scores, softmax and heads."""
+"""Faults of attention scores, softmax and heads, and of the memory layouts of what they read and return."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import Altered, Rearranged, rewritten, with_parent, with_rounded_parent
-from conformance.faults.fault import Fault, FaultContext, Parameter, SameFunction
+from conformance.faults.changes import Altered, Rearranged, with_rounded_parent
+from conformance.faults.edits import beside, operand, operands, reads, rewritten, with_operand
+from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, Parameter, SameFunction
 from conformance.model.activation import attended_keys
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-_HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
-
 SUMMED = frozenset({"scores_sum"})
+_LINEAR = frozenset({"linear"})
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
 
 
@@ -60,7 +60,7 @@ def _scale(step: Step) -> float:
 def _rescaled(step: Step, scale: float) -> Step:
     by = scale / _scale(step)
     if step.site.activation.kind in SCORES:  # The query is scaled, so that a bias of the scores is not.
-        return step.replaced(parents=(step.parents[0] * by, *step.parents[1:]))
+        return with_operand(step, step.parents[0] * by)
     return Altered(step, lambda inner: inner.value * by)
 
 
@@ -69,15 +69,17 @@ def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
     bias = context.network.site(step.site.activation.parents[0]).parameters.get("bias")
     if bias is None:
         return None
-    query, key = step.parents
-    return with_rounded_parent(step.replaced(parents=(query + bias * (1.0 / _scale(step) - 1.0), key)), 0)
+    return with_rounded_parent(with_operand(step, step.parents[0] + bias * (1.0 / _scale(step) - 1.0)), 0)
 
 
 def _with_temperature(step: Step, temperature: float) -> Step:
     return step.replaced(parents=(step.parents[0] / temperature,))
 
 
-def _split_interleaved(x: Array, heads: int) -> Array:
+Order = Callable[[Array, int], Array]  # from an array and the number of heads to the array with its elements in another order
+
+
+def _interleaved(x: Array, heads: int) -> Array:
     """Return x with its features reordered so that feature i belongs to head i mod h."""
     return x.reshape(*x.shape[:-1], -1, heads).swapaxes(-1, -2).reshape(x.shape)
 
@@ -87,35 +89,13 @@ def _merged_interleaved(x: Array, heads: int) -> Array:
     return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-1, -2).reshape(x.shape)
 
 
-def _split_unmoved(x: Array, heads: int) -> Array:
+def _unmoved(x: Array, heads: int) -> Array:
     """Return x (B, S, H) reinterpreted in memory order as (B, h, S, d), with the heads concatenated to (B, S, H) again."""
     batch, length, width = x.shape
     return merge_heads(x.reshape(batch, heads, length, width // heads))
 
 
-def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
-    """Return the change that splits query and key, or the values, into heads with f."""
-
-    def change(step: Step, _: FaultContext) -> Step:
-        p = step.parents
-        wrong = tuple(f(x, _heads(step)) for x in p) if step.site.activation.kind == "scores" else (p[0], f(p[1], _heads(step)))
-        return step.replaced(parents=wrong)
-
-    return change
-
-
-def _of_first_head(step: Step, _: FaultContext) -> Step:
-    """Return the step with the keys, or values, of the first head in every head."""
-    *others, last = step.parents
-    first = np.tile(last[..., : step.site.architecture.head_size], _heads(step))
-    return step.replaced(parents=(*others, first))
-
-
-def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
-    return lambda step, _: Rearranged(step, lambda x: f(x, _heads(step)))
-
-
-def _unmoved_merge(x: Array, heads: int) -> Array:
+def _merged_unmoved(x: Array, heads: int) -> Array:
     return split_heads(x, x.shape[-1] // heads).reshape(x.shape)
 
 
@@ -123,23 +103,34 @@ def _reversed_heads(x: Array, heads: int) -> Array:
     return merge_heads(split_heads(x, x.shape[-1] // heads)[:, ::-1])
 
 
-def with_reshaped_heads(step: Step, _: FaultContext) -> Step | None:
-    """Return the step with each head's keys, or values, (S, d) read in memory order as (d, S); None if that is the same."""
-    first, last = step.parents
-    parts = split_heads(last, step.site.architecture.head_size)
-    if 1 in parts.shape[2:]:
-        return None
+def _in_order(split: Order | None = None, merge: Order | None = None) -> Change:
+    """Return the change of the order in which query and key, or the values, are split into heads, and the context is merged."""
+
+    def change(step: Step, _: FaultContext) -> Step:
+        heads, is_context = _heads(step), step.site.activation.kind in CONTEXT
+        if split:
+            probs = step.parents[:1] if is_context else ()
+            step = step.replaced(parents=(*probs, *(split(x, heads) for x in step.parents[len(probs) :])))
+
+        def merged(x: Array) -> Array:
+            return merge(x, heads) if merge else x
+
+        return Rearranged(step, merged) if merge and is_context else step
+
+    return change
+
+
+def _reshaped(x: Array, step: Step) -> Array | None:
+    """Return each head's keys, or values, (S, d) read in memory order as (d, S); None if that is the same."""
+    parts = split_heads(x, step.site.architecture.head_size)
     read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
-    return step.replaced(parents=(first, merge_heads(read.swapaxes(-1, -2))))
+    return None if 1 in parts.shape[2:] else merge_heads(read.swapaxes(-1, -2))
 
 
-def _of_keys(step: Step, context: FaultContext) -> Step | None:
-    return with_parent(step, context, step.site.activation.name.removesuffix("context") + "key", parent=1)
-
-
-def _of_one(which: int) -> Callable[[Step, FaultContext], Step]:
-    """Return the change to scores in which query and key are the same parent."""
-    return lambda step, _: step.replaced(parents=(step.parents[which], step.parents[which]))
+def _as_channels(x: Array, _: Step) -> Array | None:
+    """Return the keys, or values, (S, H) read in memory order as (H, S); None if that is the same."""
+    batch, length, width = x.shape
+    return None if 1 in (length, width) else x.reshape(batch, width, length).swapaxes(-1, -2)
 
 
 def _guarded(step: Step, epsilon: float) -> Step:
@@ -166,112 +157,93 @@ def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
     return change
 
 
-def _unmoved(step: Step, context: FaultContext) -> Step:
-    """Return the step with heads split, and for values also merged, by reshapes alone."""
-    split = _split(_split_unmoved)(step, context)
-    return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _unmoved_merge(x, _heads(step)))
+def _packed(step: Step, _: FaultContext) -> Step | None:
+    """Return the step with a row's unmasked tokens at its beginning, and zeros after them; None if they are there.
+
+    These are the queries of a context, the inputs of a linear layer, or the results of a norm.
+    """
+    mask, kind = step.site.batch.mask, step.site.activation.kind
+    moved, axis = (step.value if kind == "norm" else step.parents[0]), (2 if kind in CONTEXT else 1)
+    order = np.argsort(~mask, axis=1, kind="stable")
+    if moved.ndim < 3 or moved.shape[axis] != mask.shape[1] or (order == np.arange(mask.shape[1])).all():
+        return None
+    shape = tuple(size if at in (0, axis) else 1 for at, size in enumerate(moved.shape))
+    at, kept = order.reshape(shape), (np.arange(mask.shape[1]) < mask.sum(1, keepdims=True)).reshape(shape)
+
+    def to_the_left(x: Array) -> Array:
+        return as_array(np.take_along_axis(x, at, axis))
+
+    if kind == "norm":
+        return Altered(Rearranged(step, to_the_left), lambda inner: np.where(kept, inner.value, 0.0))
+    return with_operand(step, np.where(kept, to_the_left(moved), 0.0))
 
 
-def _interleaved(step: Step, context: FaultContext) -> Step:
-    """Return the step with heads split, and for values also merged, in interleaved order: `(d h)` for `(h d)` throughout."""
-    split = _split(_split_interleaved)(step, context)
-    return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _merged_interleaved(x, _heads(step)))
+def _rows_as_heads(step: Step, _: FaultContext) -> Step | None:
+    """Return the context with (B, h, S, d) read in memory order as (h, B, S, d); None for one row or one head."""
+    rows, width = len(step.value), step.site.architecture.head_size
+    heads = step.value.shape[-1] // width
+    if 1 in (rows, heads):
+        return None
+
+    def rearranged(x: Array) -> Array:
+        of_heads = split_heads(x, width)
+        return merge_heads(of_heads.reshape(heads, rows, *of_heads.shape[2:]).swapaxes(0, 1))
+
+    return Rearranged(step, rearranged)
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of scores, softmax and heads."""
-    yield Fault(
-        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
-        "mlc-llm#3426, flexflow#467",
-        cause="the division by √d left out, or d taken as hidden_size",
-        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)",
-                            is_of_sizes=True),
-        equation="s = c q kᵀ, c ≠ 1/√d",
-        fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
-    )
-    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", "constructed",
-                _bias_unscaled, "constants folded into weights by hand, or by an exporter",
-                equation="s = (x Wᵀ/√d + b) kᵀ",
-                fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
-    yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
-                lambda step, _: step.replaced(parents=step.parents[::-1]),
-                equation="s = k qᵀ / √d",
-                fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    for name, other, which in (("key", "query", 1), ("query", "key", 0)):
-        plural = {"key": "keys", "query": "queries"}[name]
-        yield Fault(f"scores-of-{plural}", SCORES, f"the {name} is multiplied by itself, not the query by the key", "constructed",
-                    _of_one(which), f"the {other}'s buffer overwritten by the {name}, or a copied argument", after_failure=True,
-                    equation=f"s = {name[0]} {name[0]}ᵀ / √d",
-                    fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    yield Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", "constructed",
-                with_reshaped_heads, "keys (S, d) read in memory order as (d, S)", after_failure=True,
-                equation="s = q K / √d, K read row by row from the elements of k",
-                fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
-    yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
-                rewritten(lambda step: np.clip(step.value, -1.0, 1.0)),
-                equation="s = min(max(q kᵀ / √d, −1), 1)",
-                fix="Leave the scores as they are.")
-    yield Fault(
-        "softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}", "constructed",
-        cause="the scores are scaled twice, or by another root",
-        parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature, quantity="temperature of the softmax"),
-        equation="p = softmax(s / T)",
-        fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
-        same_as=SameFunction("scale-missing", "the softmax has a temperature of {value}"),
-    )
-    yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
-                _softmax_over(-2), "a wrong axis",
-                equation="p_ij = exp(s_ij) / Σ_i exp(s_ij)",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", "constructed", _softmax_over(1),
-                "F.softmax without dim, which takes axis 1 of four", after_failure=True,
-                equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "the softmax commented out",
-                equation="p = s, 0 at masked keys",
-                fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator", "constructed",
-                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "the softmax-one variant",
-                equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
-                fix="Use the plain softmax.")
-    yield Fault(
-        "softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator", "constructed",
-        cause="a masked softmax written by hand, with a number that guards against a division by zero", after_failure=True,
-        parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded),
-        equation="p_j = exp(s_j − m) / (ε + Σ_k exp(s_k − m)), m the largest score",
-        fix="Divide by the sum itself, which is at least 1.",
-    )
-    unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
-    yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
-                _merged(_unmoved_merge), unmoved,
-                fix=_HEADS)
-    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved", "constructed",
-                _merged(_merged_interleaved), "the last two axes exchanged before the reshape",
-                fix=_HEADS)
-    yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
-                fix="Concatenate the heads in their order: head 0 first.")
-    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head", "constructed",
-                _of_first_head, "multi-query attention; a broadcast over heads",
-                fix="Give each head its own keys and values.")
-    yield Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", "constructed",
-                _of_keys,
-                equation="c = p k",
-                fix="Multiply the probabilities by the values.")
-    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
-                "DeepLearningExamples#528",
-                _split(_split_interleaved), "(d, h) for (h, d) in the reshape",
-                fix=_HEADS)
-    yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
-                _split(_split_unmoved), unmoved,
-                fix=_HEADS)
-    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
-                _interleaved, "einops' (d h) for (h d) on both sides", after_failure=True,
-                fix=_HEADS)
-    yield Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis",
-                "reczoo/FuxiCTR#30", _unmoved, "view(B, h, S, d) and view(B, S, H), without a transpose on either side",
-                after_failure=True,
-                equation="element (s, i) of a row is element s H + i of the heads (h, S, d) in memory order",
-                fix=_HEADS)
+FAULTS: tuple[Fault, ...] = (
+    Fault("scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
+          parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled, quantity="factor of the scores (1/√d)", is_of_sizes=True)),
+    Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", _bias_unscaled),
+    Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ",
+          operands(lambda step: step.parents[::-1])),
+    Fault("scores-of-keys", SCORES, "the key is multiplied by itself, not the query by the key",
+          operands(lambda step: step.parents[1:] * 2), tried=ALONE),
+    Fault("scores-of-queries", SCORES, "the query is multiplied by itself, not the query by the key",
+          operands(lambda step: step.parents[:1] * 2), tried=ALONE),
+    Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", operand(_reshaped),
+          tried=ALONE),
+    Fault("scores-clipped", SCORES, "the scores are clipped to ±1", rewritten(lambda step: np.clip(step.value, -1.0, 1.0))),
+    Fault("softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}",
+          parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature,
+                              quantity="temperature of the softmax"),
+          same_as=SameFunction("scale-missing", "the softmax has a temperature of {value}")),
+    Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", _softmax_over(-2)),
+    Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", _softmax_over(1), tried=ALONE),
+    Fault("softmax-missing", PROBS, "there is no softmax", probabilities(lambda s, keys: np.where(keys, s, 0.0))),
+    Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator",
+          probabilities(lambda s, keys: softmax(s, keys, more=1.0))),
+    Fault("softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator",
+          parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded), tried=ALONE),
+    Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", _in_order(merge=_merged_unmoved)),
+    Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved",
+          _in_order(merge=_merged_interleaved)),
+    Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", _in_order(merge=_reversed_heads)),
+    Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head",
+          operand(lambda x, step: np.tile(x[..., : step.site.architecture.head_size], _heads(step)))),
+    Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", reads(beside("key"), 1)),
+    Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved", _in_order(_interleaved)),
+    Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", _in_order(_unmoved)),
+    Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved",
+          _in_order(_interleaved, _merged_interleaved), tried=ALONE),
+    Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis",
+          _in_order(_unmoved, _merged_unmoved), tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+LAYOUTS: tuple[Fault, ...] = (
+    Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", operand(_reshaped),
+          tried=ALONE),
+    Fault("tokens-as-channels", SCORES | CONTEXT,
+          "the keys, or the values, stored token by token, are read as if they were stored channel by channel",
+          operand(_as_channels), tried=ALONE),
+    Fault("tokens-packed-left", CONTEXT | _LINEAR | {"norm"},
+          "the unmasked tokens of a row are written to its beginning, the rest is zero", _packed, tried=ALONE,
+          sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"}),
+    Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)", _rows_as_heads,
+          extent=ROWS, tried=ALONE),
+)
 # fmt: on

@@ -1,19 +1,19 @@
 """Changes of a step that several faults share: another result, equation, parameters or parents, and errors that come with them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
-from conformance.faults.fault import Change, FaultContext, with_parameters
-from conformance.model.activation import Activation
+from conformance.faults.fault import with_parameters
+from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
-from conformance.oracle import Step
+from conformance.oracle import Network, Step
 from conformance.oracle.linear import Linear
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 
 Slack = Callable[["Altered", Arithmetic], Array]  # The elementwise variance, from the altered step and the arithmetic.
@@ -112,62 +112,6 @@ class Rearranged(Altered):
         return Roundings((Source(variance, identity()),), bound)
 
 
-S = TypeVar("S", bound=Step)
-
-
-def kept_share(step: Step) -> float:
-    """Return the share 1 − p of elements that dropout keeps; that of BERT, 0.9, if the network drops none, or all."""
-    p = step.site.architecture.hidden_dropout_prob
-    return 1.0 - p if 0.0 < p < 1.0 else 0.9
-
-
-def rewritten(value: Callable[[Step], Array]) -> Change:
-    """Return the change that replaces the result of a step by `value(step)`."""
-    return lambda step, _: Altered(step, value)
-
-
-def rewritten_equation(equation: type[S], value: Callable[[S], Array]) -> Change:
-    """Return the change that replaces the result of this equation by `value(step)`; it gives None for steps of another equation."""
-    return lambda step, _: with_result(step, equation, value)
-
-
-def with_result(step: Step, equation: type[S], value: Callable[[S], Array]) -> Step | None:
-    """Return the step with the result `value(step)` in place of that of its equation; None if it is a step of another equation.
-
-    Earlier changes of the result are applied to the new one, as far as they do not replace the result of the same equation.
-    """
-    if isinstance(step, Altered):
-        inner = with_result(step.inner, equation, value)
-        return None if inner is None else step.with_inner(inner)
-    if not isinstance(step, equation):
-        return None
-    return Altered(step, lambda inner: value(inner) if isinstance(inner, equation) else inner.value)
-
-
-def function(f: Callable[[Array], Array]) -> Change:
-    """Return the change that replaces the result of a step by f of its first parent."""
-    return rewritten(lambda step: f(step.parents[0]))
-
-
-first_parent = function(lambda x: x)
-"""The change that replaces the result of a step by its first parent."""
-
-
-def recast(equation: type[Step]) -> Change:
-    """Return the change that replaces the equation of a step, along with its rounding errors."""
-    return lambda step, _: step.recast(equation)
-
-
-def other_parameters(change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> Change:
-    """Return the change that replaces the parameters of a step, by role; roles that `change` does not return are kept."""
-    return lambda step, _: with_parameters(step, **change(step.site.parameters))
-
-
-def other_weight(change: Callable[[Array], Array]) -> Change:
-    """Return the change that replaces the weight of a step by `change(weight)`."""
-    return other_parameters(lambda p: {"weight": change(p["weight"])})
-
-
 def variance_of(step: Step, arithmetic: Arithmetic) -> Array:
     """Return the elementwise variance of a step's own rounding errors, deterministic ones taken as uniform within their bound."""
     own = step.roundings(arithmetic)
@@ -182,13 +126,6 @@ def with_slack_of_parent(step: Step, slack: Slack, parent: int = 0) -> Altered:
 def with_rounded_parent(step: Step, parent: int) -> Altered:
     """Return the step with a parent that may be rounded to storage."""
     return with_slack_of_parent(step, lambda altered, a: a.storage.rounding_variance(altered.inner.parents[parent]), parent)
-
-
-def copied_from(table: Mapping[str, Activation], name: str) -> str:
-    """Return the activation of which `name` is a copy, such as the product before a dropout, or `name` itself."""
-    while name in table and table[name].kind == "copy":
-        (name,) = table[name].parents
-    return name
 
 
 def with_stored_weight(step: Linear, weight: Array) -> Altered:
@@ -206,9 +143,33 @@ def variance_of_stored_weight(inputs: Array, weight: Array, arithmetic: Arithmet
     return as_array(inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
 
-def with_parent(step: Step, context: FaultContext, name: str, parent: int = 0) -> Step | None:
-    """Return the step with the activation `name` in place of a parent; None if it is not known or has another shape."""
-    found = context.values.get(name)
-    if found is None or found.shape != step.parents[parent].shape:
-        return None
-    return step.replaced(parents=(*step.parents[:parent], found, *step.parents[parent + 1 :]))
+def run(
+    network: Network,
+    names: Iterable[str],
+    values: Mapping[str, Array],
+    edit: Callable[[Step], Step] = lambda step: step,
+    result: Callable[[Step], Array] = lambda step: step.value,
+) -> dict[str, Step] | None:
+    """Return the steps of these names, each as `edit` returns it, computed from the `result` of the ones before and known values.
+
+    None is returned where a parent is not known. The encoder's states, which are given, are computed by the network.
+    """
+    known, steps = dict(values), dict[str, Step]()
+    for name in names:
+        parents = network.table[name].parents
+        known |= {parent: network.step(parent).value for parent in parents if parent == STATES_NAME}
+        if any(parent not in known for parent in parents):
+            return None
+        steps[name] = edit(network.step(name, *(known[parent] for parent in parents)))
+        known[name] = result(steps[name])
+    return steps
+
+
+def errors_of(network: Network, steps: Mapping[str, Step], stored: Mapping[str, Array] | None = None) -> Slack:
+    """Return the variance of the last of these steps by the rounding errors of all, and of the values `stored` that they read."""
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        entry = {name: arithmetic.storage.rounding_variance(x) for name, x in (stored or {}).items()}
+        return propagated(network.table, steps, entry, lambda name: steps[name].roundings(arithmetic))
+
+    return slack

@@ -1,19 +1,19 @@
-"""Faults of the embeddings of positions, token types and words."""
+"""Faults of the embeddings of positions, token types and words, and of positions in the scores: rotary and relative ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import Altered, kept_share, recast, rewritten, variance_of, with_slack, with_slack_of_parent
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter
+from conformance.faults.attention import SCORES
+from conformance.faults.changes import Altered, with_slack
+from conformance.faults.edits import kept_share, reads, recast, rewritten, with_computed, with_operand
+from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
+from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.embeddings import Sinusoids, positions
-
-POSITIONS_FIX = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
-_SINUSOIDS = "Feature 2i is sin(s / 10000^(2i/H)), feature 2i + 1 is cos(s / 10000^(2i/H))."
-TYPES_FIX = "Look up token_type_ids as they are given; where they are omitted, use zeros."
 
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
@@ -98,27 +98,20 @@ def _after_norm(table: str) -> Change:
     """Return the change to the norm of the other embeddings, with the embedding of that table added after it."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        of_table = [table in n for n in step.site.activation.parents]
-        if not any(of_table):
+        at = next((i for i, name in enumerate(step.site.activation.parents) if table in name), None)
+        if at is None:
             return None
-        others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_table, strict=True))
-        embedding = step.parents[of_table.index(True)]
-        return Altered(step.replaced(parents=others), lambda inner: inner.value + embedding)
+        embedding = step.parents[at]
+        return Altered(with_operand(step, 0.0 * embedding, at), lambda inner: inner.value + embedding)
 
     return change
 
 
 def _embedded_again(step: Step, _: FaultContext) -> Step | None:
-    """Return the norm of its own result plus the embeddings of positions and token types, the result in place of the words.
-
-    The first result may be rounded to storage.
-    """
+    """Return the norm of its own result plus the embeddings of positions and token types, the result in place of the words."""
     parents = step.site.activation.parents
     at = next((i for i, name in enumerate(parents) if "word_embeddings" in name), None)
-    if at is None or len(parents) == 1:
-        return None
-    again = step.replaced(parents=tuple(step.value if i == at else p for i, p in enumerate(step.parents)))
-    return with_slack_of_parent(again, lambda _, arithmetic: variance_of(step, arithmetic), at)
+    return None if at is None or len(parents) == 1 else with_computed(step, step, at)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -150,7 +143,7 @@ def _of_rows(f: Callable[[Step], Ids]) -> Change:
 
     def found(step: Step) -> Array:
         table = step.site.parameters["weight"]
-        return table[np.clip(f(step), 0, len(table) - 1)]
+        return np.broadcast_to(table[np.clip(f(step), 0, len(table) - 1)], step.value.shape)
 
     return rewritten(found)
 
@@ -165,11 +158,11 @@ def _words_scaled(step: Step, context: FaultContext) -> Step | None:
 
 def _first_type_added(step: Step, context: FaultContext) -> Step | None:
     """Return the sum of the embeddings with the embedding of token type 0 added to all tokens."""
-    name = "embeddings.token_type_embeddings"
-    if name not in step.site.activation.parents:
+    name, parents = "embeddings.token_type_embeddings", step.site.activation.parents
+    if name not in parents:
         return None
-    at, row = step.site.activation.parents.index(name), context.network.site(name).parameters["weight"][0]
-    return step.replaced(parents=tuple(p + row if i == at else p for i, p in enumerate(step.parents)))
+    row, at = context.network.site(name).parameters["weight"][0], parents.index(name)
+    return with_operand(step, step.parents[at] + row, at)
 
 
 def _copy_scaled(step: Step, factor: float) -> Step:
@@ -177,142 +170,186 @@ def _copy_scaled(step: Step, factor: float) -> Step:
     return Altered(step, lambda inner: factor * inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
-# fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of embeddings."""
-    yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
-                "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
-                "row 0 reserved for padding",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-from-zero", POSITIONS,
-                "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", "constructed",
-                _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not passed on",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
-                _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED),
-                equation="word + token type + 2 position",
-                fix="Add the position embedding once.")
-    yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position", "constructed",
-                _positions(lambda s: positions(s)[..., :1]), "a constant baked into an export",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
-                _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED),
-                equation="word + token type",
-                fix="Add the position embedding.")
-    yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
-                _positions(lambda s: positions(s)[..., ::-1]),
-                fix=POSITIONS_FIX)
-    yield Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", "constructed",
-                _from_offset(_by_mask), "position ids made by cumsum of the mask",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", "constructed",
-                _from_offset(_restarted), "the two texts of a pair counted separately",
-                fix=POSITIONS_FIX)
-    yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
-                _from_offset(_by_row), "a layout (S, B, H) read as (B, S, H)",
-                fix=POSITIONS_FIX, couples_rows=True)
-    yield Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
-                "constructed", _from_offset(_continued), "the tokens of a batch flattened to one axis before they are counted",
-                fix=POSITIONS_FIX, couples_rows=True, after_failure=True)
-    yield Fault("positions-left-padded", POSITIONS, "the number of padding tokens is subtracted from every position",
-                "constructed", _from_offset(_left_padded), "a server made for padding at the left, given padding elsewhere",
-                equation="position max(0, s − (S − n)), n the number of unmasked tokens",
-                fix=POSITIONS_FIX, after_failure=True)
-    yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
-                _after_norm("position_embeddings"), "", ("embeddings.LayerNorm",),
-                equation="y = LayerNorm(word + token type) + position",
-                fix="Add the position embedding before the norm.")
-    yield Fault("token-types-after-norm", frozenset({"norm"}), "the token type embedding is added after the norm", "constructed",
-                _after_norm("token_type_embeddings"), "token types added to a module that had none", ("embeddings.LayerNorm",),
-                after_failure=True,
-                equation="y = LayerNorm(word + position) + token type",
-                fix="Add the token type embedding before the norm.")
-    yield Fault("embeddings-again", frozenset({"norm"}),
-                "the embeddings' result is embedded again: with positions, token types and the norm for a second time",
-                "p-lambda/swords#2", _embedded_again, "hidden_states[0] given as inputs_embeds, which are word embeddings",
-                ("embeddings.LayerNorm",), after_failure=True,
-                equation="y = LayerNorm(LayerNorm(word + token type + position) + token type + position)",
-                fix="Give the rows of the word table as inputs_embeds, before positions, token types and the norm.")
-    yield Fault("positions-from-token-types", POSITIONS, "token types are used as positions", "MGCA#13",
-                _positions(lambda s: s.site.batch.types), "arguments passed by position in another order",
-                fix="Pass token_type_ids and position_ids by keyword.")
-    yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),
-                "positions are sinusoidal; the checkpoint's table is not used",
-                "rust-bert#228, rust-bert#230", recast(Sinusoids), "the Transformer's positions in place of BERT's",
-                equation="sin(s / 10000^(2i/H)), cos(s / 10000^(2i/H))",
-                fix="Load the checkpoint's position_embeddings.")
-    yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice as large as they should be: i already advances by two",
-                "`demystified`'s tutorial",
-                _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …",
-                fix=_SINUSOIDS)
-    yield Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", "constructed",
-                _sinusoids(_halves), "concatenated, not interleaved (as in tensor2tensor)",
-                fix=_SINUSOIDS)
-    yield Fault("sinusoid-order", SINUSOIDS, "cosines are at even features, sines at odd features", "constructed",
-                _sinusoids(_cosine_first),
-                fix=_SINUSOIDS)
-    yield Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000", "constructed",
-                _sinusoids(lambda s, width: _waves(s, width, 1000.0)),
-                fix=_SINUSOIDS)
-    yield Fault("token-types-ignored", TYPES, "all token types are taken as zero", "optimum#2062, optimum#2081",
-                _of_rows(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not passed on",
-                fix=TYPES_FIX)
-    yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
-                _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED),
-                equation="word + position",
-                fix="Add the token-type embedding.")
-    yield Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", "constructed",
-                _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED),
-                equation="word + 2 token type + position",
-                fix="Add the token-type embedding once.")
-    yield Fault("token-types-shifted", TYPES, "token types are too large by one", "constructed",
-                _of_rows(lambda s: s.site.batch.types + 1),
-                "segments counted from one",
-                fix=TYPES_FIX)
-    yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
-                _of_rows(lambda s: 1 - s.site.batch.types),
-                fix=TYPES_FIX)
-    yield Fault("token-types-from-mask", TYPES, "the attention mask is used as token types", "pytorch#52667, transformers#1788",
-                _of_rows(lambda s: s.site.batch.mask.astype(np.int64)), "arguments passed by position in another order",
-                fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
-    yield Fault("token-types-from-positions", TYPES, "positions are used as token types", "constructed",
-                _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)),
-                "arguments passed by position in another order",
-                fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
-    after, before = (_of_rows(lambda s: s.site.batch.input_ids + 1), _of_rows(lambda s: s.site.batch.input_ids - 1))
-    for end, change, which, cause in (
-        ("", after, "next", "a vocabulary counted from one, or with one special token more"),
-        ("-back", before, "previous", "a vocabulary counted from one, or with one special token less"),
-    ):
-        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", change,
-                    cause, after_failure=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
-    yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
-                "constructed", _words_scaled, "the scaling of the original Transformer (2017), or of engines written for it",
-                (".word_embeddings", *SUMMED), after_failure=True,
-                equation="√H word + token type + position",
-                fix="Add the word embeddings without a factor.")
-    yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
-                rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)),
-                "padding_idx=0, with the row overwritten",
-                fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
-    yield Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
-                "constructed, after BERT-pytorch's SegmentEmbedding",
-                rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)),
-                "padding_idx=0, where segments are numbered from 1", after_failure=True,
-                fix="Keep the checkpoint's row of token type 0; padding_idx stops its gradient only.")
-    yield Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
-                "constructed", _first_type_added, "token type 0 folded into the table of positions", SUMMED, after_failure=True,
-                equation="word + token type + position + token type 0",
-                fix="Add each token's own token-type embedding once; fold it into the positions only if it is not added again.")
-    yield Fault(
-        "dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",
-        "constructed, after Srivastava et al. 2014",
-        cause="multiplication by the keep probability, 1 − p, at inference, or by 1 / (1 − p)", after_failure=True,
-        parameter=Parameter("factor", lambda _: 1.0, kept_share,
-                            _copy_scaled, least=-16.0), only=("embeddings.dropout",),
-        equation="y = c x",
-        fix="Return the input unchanged at inference, as nn.Dropout does after eval().",
+_BASE = 10000.0  # The base of the wavelengths (Su et al. 2021, section 3.2.2).
+
+
+def _pairs(x: Array, *, neighbours: bool) -> tuple[Array, Array]:
+    """Return the two features of each rotated pair: neighbours, or features half a head apart."""
+    half = x.shape[-1] // 2
+    return (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :half], x[..., half:])
+
+
+def _angles(length: int, width: int) -> Array:
+    """Return the angles s / 10000^(2i/d), (S, d/2), for the head size d = `width`."""
+    return as_array(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
+
+
+def _joined(a: Array, b: Array, *, neighbours: bool) -> Array:
+    """Return the pairs rejoined in the order of the features, with the heads concatenated."""
+    joined = np.stack([a, b], -1).reshape(*a.shape[:-1], -1) if neighbours else np.concatenate([a, b], -1)
+    return merge_heads(joined)
+
+
+def _rotated(x: Array, width: int, *, neighbours: bool) -> Array:
+    """Return x, (B, S, H), with the features of each head rotated by the angles of the position."""
+    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
+    return _joined(a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t), neighbours=neighbours)
+
+
+def _rotation_variance(x: Array, width: int, arithmetic: Arithmetic, *, neighbours: bool) -> Array:
+    """Return the variance of the rounding errors of a rotation, (B, S, H).
+
+    Sine, cosine, both products and their sum are each rounded to storage, with magnitudes of at most the length r of the pair. An
+    angle t has an error of at most 2u t, from 10000^(-2i/d) and from a product; the error moves the pair by r times as much.
+    """
+    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
+    length = np.hypot(a, b)
+    variance = (
+        5.0 * arithmetic.storage.rounding_variance(length) + (2.0 * arithmetic.accumulate.unit_roundoff * t * length) ** 2 / 3.0
     )
+    return _joined(variance, variance, neighbours=neighbours)
+
+
+def _rotary(*, neighbours: bool) -> Change:
+    def change(step: Step, _: FaultContext) -> Step | None:
+        width = step.site.architecture.head_size
+        if width % 2 or "key" not in step.site.activation.axes:
+            return None
+        given = step.parents
+        turned = tuple(_rotated(x, width, neighbours=neighbours) for x in given)
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
+            return as_array(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
+
+        return with_slack(step.replaced(parents=turned), slack)
+
+    return change
+
+
+LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores"))
+
+SHAW = 16  # The clipping distance k in the experiments of Shaw et al. 2018.
+
+
+def _other_distances(f: Callable[[Ids, int], Ids]) -> Change:
+    """Return the change that looks up the row of distance f(i − j, P) for distance i − j, of a table of 2 P − 1 rows."""
+
+    def rows(step: Step) -> Ids:
+        size, tokens = len(step.site.parameters["weight"]) // 2 + 1, np.arange(step.site.batch.length)
+        return as_array(f(tokens[:, None] - tokens, size) + size - 1, np.int64)
+
+    return _of_rows(rows)
+
+
+_ABSENT = rewritten(lambda step: np.zeros_like(step.value))
+_TRANSPOSED = rewritten(lambda step: step.value.swapaxes(-1, -2))
+
+
+def _of_the_other(other: str) -> Change:
+    """Return the change that multiplies the distances by the key in place of the query, or by the query in place of the key."""
+    return reads(lambda step: f"{step.site.activation.parents[0].rpartition('.')[0]}.{other}")
+
+
+# fmt: off
+FAULTS: tuple[Fault, ...] = (
+    Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
+          _positions(lambda s: _counted(s) + 2)),
+    Fault("positions-from-one", POSITIONS, "positions start at 1", _positions(lambda s: _counted(s) + 1)),
+    Fault("positions-from-zero", POSITIONS,
+          "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _positions(_counted)),
+    Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", _times("position_embeddings", 2.0),
+          only=(".position_embeddings", *SUMMED)),
+    Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position",
+          _positions(lambda s: positions(s)[..., :1])),
+    Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", _times("position_embeddings", 0.0),
+          only=(".position_embeddings", *SUMMED)),
+    Fault("positions-reversed", POSITIONS, "positions are counted from the end", _positions(lambda s: positions(s)[..., ::-1])),
+    Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", _from_offset(_by_mask)),
+    Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", _from_offset(_restarted)),
+    Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", _from_offset(_by_row),
+          extent=ROWS),
+    Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
+          _from_offset(_continued), extent=ROWS, tried=ALONE),
+    Fault("positions-left-padded", POSITIONS, "the number of padding tokens is subtracted from every position",
+          _from_offset(_left_padded), tried=ALONE),
+    Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm",
+          _after_norm("position_embeddings"), only=("embeddings.LayerNorm",)),
+    Fault("token-types-after-norm", frozenset({"norm"}), "the token type embedding is added after the norm",
+          _after_norm("token_type_embeddings"), only=("embeddings.LayerNorm",), tried=ALONE),
+    Fault("embeddings-again", frozenset({"norm"}),
+          "the embeddings' result is embedded again: with positions, token types and the norm for a second time", _embedded_again,
+          only=("embeddings.LayerNorm",), tried=ALONE),
+    Fault("positions-from-token-types", POSITIONS, "token types are used as positions", _positions(lambda s: s.site.batch.types)),
+    Fault("positions-sinusoidal", frozenset({"position_lookup"}), "positions are sinusoidal; the checkpoint's table is not used",
+          recast(Sinusoids)),
+    Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice as large as they should be: i already advances by two",
+          _sinusoids(_tutorial)),
+    Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", _sinusoids(_halves)),
+    Fault("sinusoid-order", SINUSOIDS, "cosines are at even features, sines at odd features", _sinusoids(_cosine_first)),
+    Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000",
+          _sinusoids(lambda s, width: _waves(s, width, 1000.0))),
+    Fault("token-types-ignored", TYPES, "all token types are taken as zero", _of_rows(lambda s: 0 * s.site.batch.types)),
+    Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", _times("token_type_embeddings", 0.0),
+          only=(".token_type_embeddings", *SUMMED)),
+    Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", _times("token_type_embeddings", 2.0),
+          only=(".token_type_embeddings", *SUMMED)),
+    Fault("token-types-shifted", TYPES, "token types are too large by one", _of_rows(lambda s: s.site.batch.types + 1)),
+    Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", _of_rows(lambda s: 1 - s.site.batch.types)),
+    Fault("token-types-from-mask", TYPES, "the attention mask is used as token types",
+          _of_rows(lambda s: s.site.batch.mask.astype(np.int64))),
+    Fault("token-types-from-positions", TYPES, "positions are used as token types",
+          _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape))),
+    *(
+        Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", _of_rows(rows), tried=ALONE)
+        for end, which, rows in (
+            ("", "next", lambda s: s.site.batch.input_ids + 1),
+            ("-back", "previous", lambda s: s.site.batch.input_ids - 1),
+        )
+    ),
+    Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", _words_scaled,
+          only=(".word_embeddings", *SUMMED), tried=ALONE),
+    Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero",
+          rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value))),
+    Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
+          rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)), tried=ALONE),
+    Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
+          _first_type_added, only=SUMMED, tried=ALONE),
+    Fault("dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",
+          parameter=Parameter("factor", lambda _: 1.0, kept_share, _copy_scaled, least=-16.0), only=("embeddings.dropout",),
+          tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+SCORES_BY_POSITION: tuple[Fault, ...] = (
+    Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", _rotary(neighbours=False),
+          tried=ALONE),
+    Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
+          _rotary(neighbours=True), tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+DISTANCES: tuple[Fault, ...] = (
+    Fault("distance-sign", LOOKUP, "distances have the opposite sign: key position − query position",
+          _other_distances(lambda distances, _: -distances)),
+    Fault("distance-absolute", LOOKUP, "distances lose their sign", _other_distances(lambda distances, _: np.abs(distances))),
+    Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}",
+          _other_distances(lambda distances, _: np.clip(distances, -SHAW, SHAW))),
+    Fault("distance-offset", LOOKUP, "distances are looked up one row too far",
+          _other_distances(lambda distances, _: distances + 1)),
+    Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end",
+          _other_distances(lambda distances, size: distances % (2 * size - 1) - size + 1)),
+    Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", _ABSENT),
+    Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", _ABSENT),
+    Fault("distance-query-transposed", OF_QUERIES, "the scores have q_j · D_ji in place of q_i · D_ij", _TRANSPOSED),
+    Fault("distance-key-transposed", OF_KEYS, "the scores have k_i · D_ji in place of k_j · D_ij", _TRANSPOSED),
+    Fault("distance-of-keys", OF_QUERIES, "the distances are multiplied by the key, not the query, at position i",
+          _of_the_other("key")),
+    Fault("distance-of-queries", OF_KEYS, "the distances are multiplied by the query, not the key, at position j",
+          _of_the_other("query")),
+    Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "the term of the distances is not divided by √d",
+          rewritten(lambda step: step.value * step.site.architecture.head_size**0.5)),
+)
 # fmt: on

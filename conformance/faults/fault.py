@@ -5,10 +5,11 @@ A fault maps a correct step to a faulty step. The result is a step again, so sev
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 
+from conformance.faults.hints import hint
 from conformance.model.activation import Activation
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array, Format
@@ -24,7 +25,6 @@ RELU = frozenset({"relu"})
 FUNCTIONS = GELUS | RELU
 COMPUTED = PRODUCTS | FUNCTIONS | {"norm", "tanh", "probs"}
 
-CORRECT = "Compute the step by the correct equation."
 MOST_OPERATIONS = 2**32  # A limit of work, the same on every machine: what costs more is not tried, and has no name by it.
 
 
@@ -86,30 +86,35 @@ class SameFunction:
     phrase: str
 
 
+# When a fault is tried, by the cost of trying it.
+ALWAYS: Final = "always"  # It has a matched filter, with which a pass says whether it would have been detected.
+FAILED: Final = "failed"  # Where an activation fails, also together with other faults: RMS and largest error always detect it.
+ALONE: Final = "alone"  # Where an activation fails, without other faults.
+Tried = Literal["always", "failed", "alone"]
+
+# What a fault acts on as a whole, so that it is no fault of a part of it.
+STEP: Final = "step"
+ROWS: Final = "rows"  # The rows of a batch: the effect on one row depends on the others.
+SIBLINGS: Final = "siblings"  # In a layer, all of the activations on which it can act, or none.
+WHOLE_LAYER: Final = "layer"  # A layer, which it replaces, so that it is also searched for from later layers.
+EVERY_LAYER: Final = "every layer"  # All layers but one at most, which may be right nevertheless.
+Extent = Literal["step", "rows", "siblings", "layer", "every layer"]
+
+
 @dataclass(frozen=True)
 class Fault:
-    """A mistake in one step.
+    """A mistake in one step; the words that are not in its sentence are in `hints.md`, by its name.
 
     Attributes:
         name: the fault's name in results files.
         kinds: the kinds of step that it acts on.
         sentence: description of the fault; `{value}` and `{right}` are replaced by the wrong and the correct number.
-        source: where it was reported, or `constructed`.
         change: function from a correct step to the faulty step, or to None where the fault is impossible or has no effect; not
             used for faults with a parameter, which define the change in `parameter`.
-        cause: the usual cause.
         only: suffixes of the activation's name, for faults that do not act on every step of a kind.
         parameter: the number that is wrong; None for faults without a number.
-        replaces_layer: whether the fault replaces a whole layer, so that it is also searched for from later layers.
-        in_every_layer: whether the fault always acts in every layer.
-        spared: of a fault that acts in every layer, the largest number of n layers that may be right nevertheless.
-        after_failure: whether the fault is searched for only where an activation fails, because RMS and largest error always
-            detect it; it then has no filter.
-        all_steps_or_none: whether, in a layer, the fault acts on all of its activations or on none.
-        couples_rows: whether the effect on one row of the batch depends on the other rows.
-        combined_after_failure: whether an `after_failure` fault is also combined with other faults.
-        equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
-        fix: how to repair the candidate.
+        tried: when the fault is tried.
+        extent: what it acts on as a whole.
         sentences: more specific descriptions, by the kind of the step that the fault acts on.
         same_as: the fault that is reported in its place where no input distinguishes the two; None if there is none.
     """
@@ -117,22 +122,38 @@ class Fault:
     name: str
     kinds: frozenset[str]
     sentence: str
-    source: str
     change: Change | None = None
-    cause: str = ""
     only: tuple[str, ...] = ("",)
     parameter: Parameter | None = None
-    replaces_layer: bool = False
-    in_every_layer: bool = False
-    spared: Callable[[int], int] = lambda _: 1
-    after_failure: bool = False
-    all_steps_or_none: bool = False
-    couples_rows: bool = False
-    combined_after_failure: bool = False
-    equation: str = ""
-    fix: str = CORRECT
+    tried: Tried = ALWAYS
+    extent: Extent = STEP
     sentences: Mapping[str, str] = field(default_factory=dict, hash=False)
     same_as: SameFunction | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it was reported, or `constructed`."""
+        return hint(self.name).source
+
+    @property
+    def cause(self) -> str:
+        """The usual cause; empty if none is known."""
+        return hint(self.name).cause
+
+    @property
+    def equation(self) -> str:
+        """The equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it."""
+        return hint(self.name).equation
+
+    @property
+    def fix(self) -> str:
+        """How to repair the candidate."""
+        return hint(self.name).repair
+
+    @property
+    def after_failure(self) -> bool:
+        """Whether the fault is tried only where an activation fails, so that it has no filter."""
+        return self.tried != ALWAYS
 
     def sentence_at(self, kind: str) -> str:
         """Return the description of the fault in a step of this kind."""

@@ -1,27 +1,21 @@
 """Faults of activation functions: another function, another form or constant, or none."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import expit
 
-from conformance.faults.changes import (
-    Altered,
-    copied_from,
-    first_parent,
-    function,
-    recast,
-    rewritten,
-    variance_of,
-    with_rounded_parent,
-    with_slack_of_parent,
-)
+from conformance.faults.changes import Altered, run, variance_of, with_rounded_parent
+from conformance.faults.edits import copied_from, first_parent, function, recast, with_computed, with_operand
 from conformance.faults.fault import (
+    ALONE,
     ERF_FORM,
+    FAILED,
     FUNCTIONS,
     GELUS,
     RELU,
     TANH_FORMS,
+    Change,
     Fault,
     FaultContext,
     Parameter,
@@ -34,22 +28,12 @@ from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, erf
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
 
-_HIDDEN_ACT = (
-    "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
-    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0). A Dense module of "
-    "sentence-transformers has its own, activation_function in 2_Dense/config.json."
-)
-
-_POOLER = "Apply tanh to the pooler's linear layer."
+TANH = frozenset({"tanh"})
+_POOLER = ("pooler.activation",)
 
 
 def _other_form(step: Step, _: FaultContext) -> Step:
     return step.recast(GeluTanh if step.site.activation.kind == "gelu" else Gelu)
-
-
-def _twice(step: Step, _: FaultContext) -> Step:
-    """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
-    return with_slack_of_parent(step.replaced(parents=(step.value,)), lambda _, arithmetic: variance_of(step, arithmetic))
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -58,9 +42,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     name = copied_from(table, step.site.activation.parents[0])
     if name not in table or table[name].kind not in GELUS | {"tanh"}:
         return None
-    again = context.network.step(name, step.parents[0])
-    read = step.replaced(parents=(again.value, *step.parents[1:]))
-    return with_slack_of_parent(read, lambda _, arithmetic: variance_of(again, arithmetic))
+    return with_computed(step, context.network.step(name, step.parents[0]))
 
 
 def _late(step: Step, context: FaultContext) -> Step | None:
@@ -102,37 +84,24 @@ def _with_eight_digits(step: Step, context: FaultContext) -> Step | None:
     return None if same else Altered(step.recast(GeluTanh), lambda inner: gelu_tanh(inner.parents[0], outer=_EIGHT_DIGITS))
 
 
-def _bias_after(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
-    bias = _bias_of_product(step, context)
-    return None if bias is None else Altered(step, lambda inner: inner.value + bias)
+def _with_bias(f: Callable[[Step, Array, FaultContext], Step]) -> Change:
+    """Return the change to `f(step, b, context)`, where b is the bias of the linear layer whose result the function reads."""
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        (product,) = step.site.activation.parents
+        bias = context.network.site(product).parameters.get("bias") if product in context.network.table else None
+        return None if bias is None else f(step, bias, context)
+
+    return change
 
 
-def _bias_again(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x + b), where x contains the bias b of the linear layer already; the sum may be rounded to storage."""
-    bias = _bias_of_product(step, context)
-    if bias is None:
-        return None
-    return with_rounded_parent(step.replaced(parents=(step.parents[0] + bias,)), 0)
-
-
-def _bias_of_product(step: Step, context: FaultContext) -> Array | None:
-    (product,) = step.site.activation.parents
-    return context.network.site(product).parameters.get("bias") if product in context.network.table else None
-
-
-def _bias_moved(step: Step, context: FaultContext) -> Step | None:
-    """Return f(x − b) + b, where b is the bias of the linear layer whose result is x.
+def _bias_moved(step: Step, bias: Array, context: FaultContext) -> Step:
+    """Return f(x − b) + b, where x contains the bias b.
 
     The product without bias may have other rounding errors than x, and be rounded to storage itself.
     """
-    bias = _bias_of_product(step, context)
-    if bias is None:
-        return None
     (name,) = step.site.activation.parents
-    reads = context.network.table[name].parents
-    known = [context.values[p] for p in reads if p in context.values]
-    product = context.network.step(name, *known) if len(known) == len(reads) else None
+    product = (run(context.network, [name], context.values) or {}).get(name)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         (x,) = altered.inner.parents
@@ -140,7 +109,7 @@ def _bias_moved(step: Step, context: FaultContext) -> Step | None:
         of_product = 0.0 if product is None else 2.0 * product.roundings(arithmetic).variance()
         return altered.inner.jacobians()[0].variance(as_array(own + of_product))
 
-    return Altered(step.replaced(parents=(step.parents[0] - bias,)), lambda inner: inner.value + bias, slack)
+    return Altered(with_operand(step, step.parents[0] - bias), lambda inner: inner.value + bias, slack)
 
 
 def _clipped(step: Step, bound: float) -> Step:
@@ -151,140 +120,55 @@ def _largest(step: Step) -> float:
     return float(step.value.max(initial=0.0))
 
 
-def _half(inner: Step) -> Array:
-    kept = np.arange(inner.value.shape[-1]) < inner.value.shape[-1] // 2
-    return np.where(kept, inner.value, 0.0)
-
-
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of activation functions."""
-    yield Fault(
-        "gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
-        "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
-        equation="y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) for gelu; y = x/2 · (1 + erf(x/√2)) for the tanh forms",
-        fix=_HIDDEN_ACT,
-        sentences=dict.fromkeys(ERF_FORM, "GELU is computed with tanh, where the architecture has erf")
-        | dict.fromkeys(TANH_FORMS, "GELU is computed with erf, where the architecture has tanh"),
-    )
-    yield Fault(
-        "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
-        recast(QuickGelu), "a third function is called gelu, the quick one",
-        equation="y = x / (1 + exp(−1.702 x))",
-        fix=_HIDDEN_ACT,
-    )
-    yield Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", "constructed", recast(Silu),
-                "the function of later models",
-                equation="y = x / (1 + exp(−x))",
-                fix=_HIDDEN_ACT)
-    yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the preceding product is added after the function",
-                "constructed", _bias_after, "the epilogue of a fused product in another order",
-                ("_act_fn", "pooler.activation"),
-                equation="y = f(z) + b, z the exposed product",
-                fix="Add the bias to the product, before the function, and only there.")
-    yield Fault("bias-again-before-activation", FUNCTIONS | {"tanh"},
-                "the bias of the preceding product is added to it a second time, before the function", "constructed", _bias_again,
-                "a fused kernel of bias and function, given a product that has its bias", ("_act_fn", "pooler.activation"),
-                after_failure=True,
-                equation="y = f(z + b), z the exposed product",
-                fix="Add the bias once: in the product or in the fused function.")
-    yield Fault("bias-moved-after-activation", FUNCTIONS | {"tanh"},
-                "the bias of the preceding product is added after the function, and not before it",
-                "constructed", _bias_moved, "the epilogue of a fused product in another order",
-                ("_act_fn", "pooler.activation"), after_failure=True,
-                equation="y = f(W x) + b",
-                fix="Add the bias to the product, before the function.")
-    for name, form, step, equation in (
-        ("activation-gelu", "erf", Gelu, "y = x/2 · (1 + erf(x/√2))"),
-        ("activation-gelu-tanh", "tanh", GeluTanh, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))"),
-    ):
-        yield Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
-                    "constructed", recast(step), "GELU hard-coded, as BERT has it", ("_act_fn",), equation=equation,
-                    fix=_HIDDEN_ACT)
-    yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
-                "the default of most feed-forward layers, such as nn.TransformerEncoderLayer's",
-                equation="y = max(x, 0)",
-                fix=_HIDDEN_ACT)
-    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", first_parent,
-                "left out between the two products", ("_act_fn", "activation_function", "sentence_embedding"),
-                equation="y = x",
-                fix=_HIDDEN_ACT)
-    yield Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", "constructed",
-                function(lambda x: np.maximum(x, 0.01 * x)),
-                equation="y = max(x, 0.01 x)",
-                fix=_HIDDEN_ACT)
-    yield Fault("activation-twice", GELUS | {"tanh"}, "the activation function is applied twice", "constructed", _twice,
-                "the epilogue of a fused product applies it, and the layer applies it again", after_failure=True,
-                equation="y = f(f(x))",
-                fix="Apply the function once: in the product's epilogue or after the product.")
-    yield Fault("activation-again", frozenset({"linear", "norm"}), "the activation function is applied to its result again",
-                "constructed", _again, "a fused operation that has the function in it, with the function left in the graph as well",
-                (".output.dense", "transform.LayerNorm", "seq_relationship", "classifier"), after_failure=True,
-                equation="it reads f(f(x)), and f(x) is exposed",
-                fix="Apply the function once: in the product's epilogue or after the product.",
-                same_as=SameFunction("activation-twice", "the activation function is applied to its result again"))
-    yield Fault("activation-late", frozenset({"linear"}), "the activation function is applied to its result as well",
-                "constructed", _late, "one helper, linear layer and function, for both linear layers of a feed-forward block",
-                (".output.dense",), after_failure=True,
-                equation="y = f(f(x W₁ᵀ + b₁) W₂ᵀ + b₂)",
-                fix="Apply the function between the two linear layers alone.")
-    yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
-                function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", after_failure=True,
-                equation="y = max(x, 0)²",
-                fix=_HIDDEN_ACT)
-    yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh),
-                equation="y = tanh(x)",
-                fix=_HIDDEN_ACT)
-    yield Fault(
-        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}", "constructed",
-        cause="the √2 left out, or a constant with too few digits",
-        parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument, quantity="factor in the erf of GELU"),
-        equation="y = x/2 · (1 + erf(k x))",
-        fix="Divide the argument of erf by √2, in full precision.",
-    )
-    yield Fault(
-        "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}", "constructed",
-        cause="a typing error in 0.044715",
-        parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic, quantity="factor of x³ in GELU"),
-        equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
-        fix="Set the factor of x³ to 0.044715.",
-    )
-    yield Fault(
-        "gelu-tanh-eight-digits", GELUS, "GELU is computed with tanh, and with √(2/π) to eight digits, 0.79788456",
-        "the GELU of cuBLASLt in float64, by which PyTorch's fast path computes on CUDA (pytorch#104061)", _with_eight_digits,
-        "a kernel of single precision that is used in float64", after_failure=True,
-        equation="y = x/2 · (1 + tanh(0.79788456 (x + 0.044715 x³)))",
-        fix=f"{_HIDDEN_ACT} Compute √(2/π) in the format of the results.",
-    )
-    yield Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", "constructed", _of_magnitude,
-                "a polynomial for x ≥ 0, such as Abramowitz and Stegun's, without the sign of x", after_failure=True,
-                equation="y = x/2 · (1 + erf(|x|/√2))",
-                fix="Multiply the polynomial's result by the sign of x: erf(−x) = −erf(x).")
-    yield Fault(
-        "result-clipped", FUNCTIONS, "the result is at most {value}", "constructed, after Krishnamoorthi 2018",
-        cause="ReLU6, GELU10, or a range calibrated for a quantised graph", after_failure=True, combined_after_failure=True,
-        parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped),
-        equation="y = min(f(x), c)",
-        fix="Return the function's result without an upper limit.",
-    )
-    yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
-                rewritten(_half), "half of a gated feed-forward layer",
-                ("intermediate.dense", "_act_fn"),
-                equation="y_i = 0 for i ≥ intermediate_size / 2",
-                fix="Use all intermediate_size features.")
-    for name, change, sentence, equation in (
-        ("pooler-activation-missing", first_parent, "the pooler has no tanh", "y = x"),
-        ("pooler-relu", function(lambda x: np.maximum(x, 0.0)), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
-        ("pooler-sigmoid", function(expit), "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
-    ):
-        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", change, only=("pooler.activation",), equation=equation,
-                    fix=_POOLER)
-    yield Fault("activation-hard-tanh", frozenset({"tanh"}), "tanh is a hard tanh: x limited to −1 … 1", "constructed",
-                function(lambda x: np.clip(x, -1.0, 1.0)), "a device or a quantised graph without tanh", after_failure=True,
-                equation="y = min(max(x, −1), 1)",
-                fix="Apply torch.tanh, not torch.nn.functional.hardtanh.")
-    yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", recast(Gelu),
-                "hidden_act also used for the pooler", ("pooler.activation",), after_failure=True,
-                equation="y = x/2 · (1 + erf(x/√2))",
-                fix=_POOLER)
+FAULTS: tuple[Fault, ...] = (
+    Fault("gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)", _other_form,
+          sentences={kind: f"GELU is computed with {form}, where the architecture has {other}"
+                     for kinds, form, other in ((ERF_FORM, "tanh", "erf"), (TANH_FORMS, "erf", "tanh")) for kind in kinds}),
+    Fault("activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", recast(QuickGelu)),
+    Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", recast(Silu)),
+    Fault("bias-after-activation", FUNCTIONS | TANH, "the bias of the preceding product is added after the function",
+          _with_bias(lambda step, bias, _: Altered(step, lambda inner: inner.value + bias)), only=("_act_fn", "pooler.activation")),
+    Fault("bias-again-before-activation", FUNCTIONS | TANH,
+          "the bias of the preceding product is added to it a second time, before the function",
+          _with_bias(lambda step, bias, _: with_rounded_parent(with_operand(step, step.parents[0] + bias), 0)),
+          only=("_act_fn", "pooler.activation"), tried=ALONE),
+    Fault("bias-moved-after-activation", FUNCTIONS | TANH,
+          "the bias of the preceding product is added after the function, and not before it", _with_bias(_bias_moved),
+          only=("_act_fn", "pooler.activation"), tried=ALONE),
+    *(
+        Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
+              recast(gelu), only=("_act_fn",))
+        for name, form, gelu in (("activation-gelu", "erf", Gelu), ("activation-gelu-tanh", "tanh", GeluTanh))
+    ),
+    Fault("activation-relu", GELUS, "the activation is ReLU", function(lambda x: np.maximum(x, 0.0))),
+    Fault("activation-missing", FUNCTIONS | TANH, "there is no activation function", first_parent,
+          only=("_act_fn", "activation_function", "sentence_embedding")),
+    Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", function(lambda x: np.maximum(x, 0.01 * x))),
+    Fault("activation-twice", GELUS | TANH, "the activation function is applied twice", lambda step, _: with_computed(step, step),
+          tried=ALONE),
+    Fault("activation-again", frozenset({"linear", "norm"}), "the activation function is applied to its result again", _again,
+          only=(".output.dense", "transform.LayerNorm", "seq_relationship", "classifier"), tried=ALONE,
+          same_as=SameFunction("activation-twice", "the activation function is applied to its result again")),
+    Fault("activation-late", frozenset({"linear"}), "the activation function is applied to its result as well", _late,
+          only=(".output.dense",), tried=ALONE),
+    Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", function(lambda x: np.maximum(x, 0.0) ** 2),
+          tried=ALONE),
+    Fault("activation-tanh", FUNCTIONS, "the activation is tanh", function(np.tanh)),
+    Fault("gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}",
+          parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument, quantity="factor in the erf of GELU")),
+    Fault("gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}",
+          parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic, quantity="factor of x³ in GELU")),
+    Fault("gelu-tanh-eight-digits", GELUS, "GELU is computed with tanh, and with √(2/π) to eight digits, 0.79788456",
+          _with_eight_digits, tried=ALONE),
+    Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", _of_magnitude, tried=ALONE),
+    Fault("result-clipped", FUNCTIONS, "the result is at most {value}",
+          parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped), tried=FAILED),
+    Fault("pooler-activation-missing", TANH, "the pooler has no tanh", first_parent, only=_POOLER),
+    Fault("pooler-relu", TANH, "the pooler's activation is ReLU, not tanh", function(lambda x: np.maximum(x, 0.0)), only=_POOLER),
+    Fault("pooler-sigmoid", TANH, "the pooler's activation is a sigmoid, not tanh", function(expit), only=_POOLER),
+    Fault("activation-hard-tanh", TANH, "tanh is a hard tanh: x limited to −1 … 1", function(lambda x: np.clip(x, -1.0, 1.0)),
+          tried=ALONE),
+    Fault("pooler-gelu", TANH, "the pooler's activation is GELU, not tanh", recast(Gelu), only=_POOLER, tried=ALONE),
+)
 # fmt: on

@@ -3,252 +3,154 @@
 Faults of the gradients of losses with numeric targets: regression and multi-label classification.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import Altered, first_parent, other_weight, recast, rewritten, rewritten_equation, with_result
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter
+from conformance.faults.changes import Altered
+from conformance.faults.edits import (
+    first_parent,
+    multiplied,
+    other_weight,
+    recast,
+    rewritten,
+    rewritten_equation,
+    times,
+    with_operand,
+    with_result,
+)
+from conformance.faults.fault import ROWS, Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
-from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, as_array
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
+from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.gradients.losses import CrossEntropyBackward, TargetLossBackward
 from conformance.oracle.gradients.norm import NormBackward
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
-from conformance.oracle.losses import labels_of, sigmoid
+from conformance.oracle.losses import LABELS, labels_of, sigmoid
 
 _NORMS = frozenset({"norm_backward"})
 _SOFTMAX = frozenset({"probs_backward"})
 _SCORES = frozenset({"scores_backward_query", "scores_backward_key"})
 _GELUS = frozenset({"gelu_backward"})
 _FUNCTIONS = frozenset({"gelu_backward", "gelu_new_backward", "gelu_pytorch_tanh_backward", "tanh_backward"})
-_CROSS_ENTROPIES = frozenset(
-    {
-        *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
-        *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
-        "multiple_choice_loss_backward",
-    }
-)
-_LOSSES = _CROSS_ENTROPIES | {"masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"}
-_PARAMETERS = frozenset(
-    {
-        *("linear_gradient", "first_token_linear_gradient", "bias_gradient", "norm_gradient"),
-        *("word_lookup_gradient", "position_lookup_gradient", "token_type_lookup_gradient"),
-    }
-)
-_ANY = (
-    _NORMS | _SOFTMAX | _SCORES | _FUNCTIONS | _LOSSES | _PARAMETERS
-    | {"relu_backward", "log_softmax_backward", "linear_backward", "first_token_linear_backward"}
-    | {"regression_loss_backward", "multi_label_loss_backward"}
-    | {"context_backward_probs", "context_backward_value"}
-)  # fmt: skip
+REGRESSION, MULTI_LABEL = frozenset({"regression_loss_backward"}), frozenset({"multi_label_loss_backward"})
+_LOSSES = frozenset(f"{loss}_backward" for loss in LABELS) - REGRESSION - MULTI_LABEL
+_CROSS_ENTROPIES = frozenset(loss for loss in _LOSSES if "log_probs" not in loss)
+_PARAMETERS = frozenset(kind for kind in EQUATIONS if kind.endswith("_gradient")) - {"distance_lookup_gradient", "given_gradient"}
+_ANY = _NORMS | _SOFTMAX | _SCORES | _FUNCTIONS | _LOSSES | _PARAMETERS | frozenset(
+    f"{step}_backward" for step in ("relu", "log_softmax", "linear", "first_token_linear")
+) | REGRESSION | MULTI_LABEL | {"context_backward_probs", "context_backward_value"}  # fmt: skip
 
-_DIFFERENTIATE = "Differentiate the function that the forward pass computes; torch.autograd.gradcheck compares the two."
-_ATTACH = "Remove detach(), no_grad() or .data from the path of the gradient."
 SMOOTHING = 0.1  # The label smoothing of Vaswani et al. 2017, section 5.4.
 
 
-def _times(step: Step, factor: float) -> Step:
-    """Return the gradient times a factor; it may be rounded, where it may be subnormal, before the multiplication."""
-
-    def rounded(altered: Altered, arithmetic: Arithmetic) -> Array:
-        before, after = (arithmetic.storage.rounding_variance(x) for x in (altered.inner.value, altered.value))
-        return np.maximum(factor**2 * before - after, 0.0)
-
-    return Altered(step, lambda inner: factor * inner.value, rounded)
-
-
-def _without(which: str) -> Change:
-    """Return the change that omits the terms of a sum whose names end with `which`; None if no term or every term does."""
+def _terms(which: str, factor: float) -> Change:
+    """Return the change that multiplies the terms of a sum whose names end with `which`; None if no term or every term does."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        names = step.site.activation.parents
-        left = [i for i, name in enumerate(names) if not name.endswith(which)]
-        if len(left) in (0, len(names)):
+        among = [name.endswith(which) for name in step.site.activation.parents]
+        if len({*among}) < 2:
             return None
-        return Altered(step, lambda inner: as_array(sum(inner.parents[i] for i in left)))
+        return Altered(
+            step, lambda inner: as_array(sum(factor * p if is_it else p for is_it, p in zip(among, inner.parents, strict=True)))
+        )
 
     return change
 
 
-def _doubled(which: str) -> Change:
-    """Return the change that counts the terms of a sum whose names end with `which` twice; None if no term or every term does."""
+def _with_targets(smoothing: float, target: float) -> Change:
+    """Return the change of the targets: `smoothing`/C for every class, plus `target` at the label, in place of 1 there alone."""
 
-    def change(step: Step, _: FaultContext) -> Step | None:
-        names = step.site.activation.parents
-        twice = [i for i, name in enumerate(names) if name.endswith(which)]
-        if len(twice) in (0, len(names)):
-            return None
-        return Altered(step, lambda inner: as_array(inner.value + sum(inner.parents[i] for i in twice)))
+    def value(step: CrossEntropyBackward) -> Array:
+        logits, labels = step.rows
+        moved = np.full_like(logits, -smoothing / logits.shape[-1])
+        moved[np.arange(len(labels)), labels] += 1.0 - target
+        return step.value + step.scale * step.spread(moved)
 
-    return change
-
-
-def _detached_mean(step: NormBackward) -> Array:
-    g, _, b = step.parts
-    return as_array(step.norm.inverse * (g - step.norm.normal * b))
+    return rewritten_equation(CrossEntropyBackward, value)
 
 
-def _detached_variance(step: NormBackward) -> Array:
-    g, a, _ = step.parts
-    return as_array(step.norm.inverse * (g - a))
+def _labelled(step: Step) -> Mask:
+    """Return which rows have a label."""
+    return as_array(labels_of(step.site) != IGNORED_LABEL)
 
 
-def _diagonal(step: ProbabilitiesBackward) -> Array:
-    w, p, *_ = step.parents
-    return p * (1.0 - p) * w
+def _of_first_row(step: Step, _: FaultContext) -> Step | None:
+    """Return the gradient with the contributions of the first row of the batch alone."""
 
+    def value(inner: Step) -> Array:
+        given = inner.parents[0]
+        first = (np.arange(len(given)) == 0).reshape(-1, *(1,) * (given.ndim - 1))
+        return with_operand(inner, np.where(first, given, 0.0)).value
 
-def _without_sum(step: ProbabilitiesBackward) -> Array:
-    w, p, *_ = step.parents
-    return p * w
-
-
-def _smoothed(step: CrossEntropyBackward) -> Array:
-    """Return the gradient for smoothed labels: the target is ε/C for every class, plus 1 − ε at the label."""
-    logits, labels = step.rows
-    classes = logits.shape[-1]
-    moved = np.full((len(labels), classes), -SMOOTHING / classes)
-    moved[np.arange(len(labels)), labels] += SMOOTHING
-    return step.value + step.scale * step.spread(moved)
-
-
-def _without_label(step: CrossEntropyBackward) -> Array:
-    logits, labels = step.rows
-    moved = np.zeros_like(logits)
-    moved[np.arange(len(labels)), labels] = 1.0
-    return step.value + step.scale * step.spread(moved)
-
-
-def _averaged_over_all(step: Step, _: FaultContext) -> Step | None:
-    labels = labels_of(step.site)
-    share = float((labels != IGNORED_LABEL).mean())
-    return None if share == 1.0 else _times(step, share)
-
-
-def _summed(step: Step, _: FaultContext) -> Step | None:
-    count = int((labels_of(step.site) != IGNORED_LABEL).sum())
-    return None if count == 1 else _times(step, float(count))
-
-
-def _first_row_alone(step: Step, _: FaultContext) -> Step | None:
-    if step.site.batch.size == 1:
-        return None
-    return Altered(step, lambda inner: _of_first_row(inner).value)
-
-
-def _of_first_row(step: Step) -> Step:
-    parents = tuple(np.where((np.arange(len(p)) == 0).reshape(-1, *(1,) * (p.ndim - 1)), p, 0.0) for p in step.parents[:1])
-    return step.replaced(parents=(*parents, *step.parents[1:]))
+    return None if step.site.batch.size == 1 else Altered(step, value)
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of backward passes."""
-    made = "constructed"
-    yield Fault("gradient-norm-mean-detached", _NORMS, "the backward pass treats the mean of the norm as a constant", made,
-                rewritten_equation(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",
-                equation="∂x = r (g − z mean(z g)), g = γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-variance-detached", _NORMS, "the backward pass treats the variance of the norm as a constant", made,
-                rewritten_equation(NormBackward, _detached_variance), "x.var().detach()",
-                equation="∂x = r (g − mean(g)), g = γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-statistics-detached", _NORMS, "the backward pass treats mean and variance of the norm as constants",
-                made, rewritten_equation(NormBackward, lambda step: as_array(step.norm.inverse * step.parts[0])),
-                "statistics taken under no_grad()",
-                equation="∂x = r γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm omits gamma", made,
-                other_weight(np.ones_like), "a hand-written fused kernel",
-                equation="∂x = r (∂y − mean(∂y) − z mean(z ∂y))", fix=_DIFFERENTIATE)
-    yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm unchanged (straight through)", made,
-                first_parent, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
-    yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
-                "alone", made, rewritten_equation(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
-                equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax omits the sum over the keys", made,
-                rewritten_equation(ProbabilitiesBackward, _without_sum), "the normaliser detached",
-                equation="∂s = p ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", made,
-                first_parent, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores omits 1/√d", made,
-                lambda step, _: _times(step, step.site.architecture.head_size**0.5),
-                "a hand-written fused kernel", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
-    yield Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice", made,
-                lambda step, _: _times(step, step.site.architecture.head_size**-0.5),
-                "the factor applied in the kernel and again outside it", equation="∂q = ∂s k / d", fix=_DIFFERENTIATE)
-    yield Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", made,
-                recast(GeluTanhBackward), "a backward kernel for another GELU than the forward one",
-                equation="derivative of x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))", fix=_DIFFERENTIATE)
-    yield Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
-                "the tanh approximation of GELU is differentiated as GELU itself", made,
-                recast(GeluBackward), "a backward kernel for another GELU than the forward one",
-                equation="Φ(x) + x φ(x)", fix=_DIFFERENTIATE)
-    yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
-                rewritten_equation(GeluBackward, lambda step: (step.slope - step.density) * step.parents[0]),
-                "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
-    yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function "
-                "unchanged (straight through)", made, first_parent, "a function computed on .data",
-                equation="∂x = ∂y", fix=_DIFFERENTIATE)
-    yield Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"},
-                "the activation function is differentiated as a ReLU", made,
-                rewritten(lambda step: np.where(step.parents[1] > 0.0, step.parents[0], 0.0)),
-                "a backward kernel of another function", equation="∂x = ∂y where x > 0, else 0", fix=_DIFFERENTIATE)
-    yield Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient through the residual connection is lost", made,
-                _without("output.dropout.grad"), "the residual detached", (".grad",),
-                equation="the sum without the gradient through the residual", fix=_ATTACH)
-    yield Fault("gradient-of-skip-doubled", frozenset({"sum"}), "the gradient through the residual connection is counted twice",
-                made, _doubled("output.dropout.grad"), "added in a fused kernel and by autograd", (".grad",),
-                equation="the sum with the gradient through the residual twice")
-    for name in ("query", "key", "value"):
-        yield Fault(f"gradient-through-{name}-missing", frozenset({"sum"}), f"no gradient comes back through the {name}", made,
-                    _without(f".{name}.grad_input"), f"the input of the {name} projection detached", (".grad",),
-                    equation=f"the sum without the gradient through the {name}", fix=_ATTACH)
-    yield Fault("gradient-through-mlp-missing", frozenset({"sum"}), "no gradient comes back through the feed-forward network", made,
-                _without("intermediate.dense.grad_input"), "its input detached", (".grad",),
-                equation="the sum without the gradient through intermediate.dense", fix=_ATTACH)
-    yield Fault("gradient-of-decoder-lost", frozenset({"sum"}), "the tied word embeddings get no gradient from the decoder", made,
-                _without(".decoder.grad_weight"), "the decoder holds a detached copy", (".grad",),
-                equation="the sum without the decoder's gradient",
-                fix="Tie them: decoder.weight = word_embeddings.weight, one Parameter.")
-    yield Fault("gradient-of-lookup-lost", frozenset({"sum"}), "the tied word embeddings get a gradient from the decoder only",
-                made, _without(".word_embeddings.grad_weight"), "embeddings frozen, or looked up under no_grad()", (".grad",),
-                equation="the sum without the look-up's gradient", fix=_ATTACH)
-    yield Fault("gradient-label-smoothing", _CROSS_ENTROPIES, f"the labels are smoothed by {SMOOTHING}", made,
-                rewritten_equation(CrossEntropyBackward, _smoothed), "label_smoothing left on",
-                equation="∂x = (softmax(x) − (1 − ε) onehot − ε/C) / N", fix="Pass label_smoothing=0.")
-    yield Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not "
-                "subtracted", made, rewritten_equation(CrossEntropyBackward, _without_label), "a hand-written fused loss",
-                equation="∂x = softmax(x) / N", fix=_DIFFERENTIATE)
-    yield Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over the labelled ones", made,
-                _averaged_over_all, "a mean over all losses, in which the ignored ones count as 0",
-                equation="∂L/∂x · labelled / all", fix="Divide by the number of labels that are not ignored.")
-    yield Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged", made, _summed, "reduction='sum'",
-                equation="∂L/∂x · N", fix="Pass reduction='mean'.")
-    yield Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
-                made, lambda step, _: _times(step, 1.0 / int(step.site.batch.mask.sum())), "mean() in a hand-written backward pass",
-                equation="Σ over tokens, divided by their number", fix="Sum over the tokens: the loss is averaged already.")
-    yield Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size", made,
-                lambda step, _: None if step.site.batch.size == 1 else _times(step, 1.0 / step.site.batch.size),
-                "an average over replicas or micro-batches that were averaged before",
-                equation="Σ over tokens, divided by the batch size", fix="Divide once.")
-    yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", made,
-                _first_row_alone, "gradients that are overwritten, not accumulated",
-                equation="Σ over the tokens of row 0", fix="Add what each row contributes.", couples_rows=True)
-    yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, rewritten(lambda step: np.zeros_like(step.value)),
-                "detach(), no_grad(), requires_grad=False, or a parameter that is not registered", (".grad",),
-                equation="0", fix=_ATTACH + " Declare a parameter that is meant to be frozen (`frozen`).")
-    yield Fault(
-        "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not removed",
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, _times, least=-16.0, quantity="factor of the gradient"),
-        equation="c ∂L/∂x", fix="Multiply and divide by the same loss scale, once each.",
-    )
+FAULTS: tuple[Fault, ...] = (
+    Fault("gradient-norm-mean-detached", _NORMS, "the backward pass treats the mean of the norm as a constant",
+          rewritten_equation(NormBackward, lambda s: s.norm.inverse * (s.parts[0] - s.norm.normal * s.parts[2]))),
+    Fault("gradient-norm-variance-detached", _NORMS, "the backward pass treats the variance of the norm as a constant",
+          rewritten_equation(NormBackward, lambda s: s.norm.inverse * (s.parts[0] - s.parts[1]))),
+    Fault("gradient-norm-statistics-detached", _NORMS, "the backward pass treats mean and variance of the norm as constants",
+          rewritten_equation(NormBackward, lambda s: s.norm.inverse * s.parts[0])),
+    Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm omits gamma", other_weight(np.ones_like)),
+    Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm unchanged (straight through)", first_parent),
+    Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score alone",
+          rewritten_equation(ProbabilitiesBackward, lambda s: s.parents[1] * (1.0 - s.parents[1]) * s.parents[0])),
+    Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax omits the sum over the keys",
+          rewritten_equation(ProbabilitiesBackward, lambda s: s.parents[1] * s.parents[0])),
+    Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", first_parent),
+    Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores omits 1/√d",
+          times(lambda step: step.site.architecture.head_size**0.5)),
+    Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice",
+          times(lambda step: step.site.architecture.head_size**-0.5)),
+    Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", recast(GeluTanhBackward)),
+    Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
+          "the tanh approximation of GELU is differentiated as GELU itself", recast(GeluBackward)),
+    Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)",
+          rewritten_equation(GeluBackward, lambda step: (step.slope - step.density) * step.parents[0])),
+    Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function unchanged (straight through)",
+          first_parent),
+    Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"}, "the activation function is differentiated as a ReLU",
+          rewritten(lambda step: np.where(step.parents[1] > 0.0, step.parents[0], 0.0))),
+    Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient through the residual connection is lost",
+          _terms("output.dropout.grad", 0.0), only=(".grad",)),
+    Fault("gradient-of-skip-doubled", frozenset({"sum"}), "the gradient through the residual connection is counted twice",
+          _terms("output.dropout.grad", 2.0), only=(".grad",)),
+    *(
+        Fault(f"gradient-through-{name}-missing", frozenset({"sum"}), f"no gradient comes back through the {name}",
+              _terms(f".{name}.grad_input", 0.0), only=(".grad",))
+        for name in ("query", "key", "value")
+    ),
+    Fault("gradient-through-mlp-missing", frozenset({"sum"}), "no gradient comes back through the feed-forward network",
+          _terms("intermediate.dense.grad_input", 0.0), only=(".grad",)),
+    Fault("gradient-of-decoder-lost", frozenset({"sum"}), "the tied word embeddings get no gradient from the decoder",
+          _terms(".decoder.grad_weight", 0.0), only=(".grad",)),
+    Fault("gradient-of-lookup-lost", frozenset({"sum"}), "the tied word embeddings get a gradient from the decoder only",
+          _terms(".word_embeddings.grad_weight", 0.0), only=(".grad",)),
+    Fault("gradient-label-smoothing", _CROSS_ENTROPIES, f"the labels are smoothed by {SMOOTHING}",
+          _with_targets(SMOOTHING, 1.0 - SMOOTHING)),
+    Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not subtracted",
+          _with_targets(0.0, 0.0)),
+    Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over the labelled ones",
+          times(lambda step: float(_labelled(step).mean()))),
+    Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged",
+          times(lambda step: float(_labelled(step).sum()))),
+    Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
+          times(lambda step: 1.0 / int(step.site.batch.mask.sum()))),
+    Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size",
+          times(lambda step: 1.0 / step.site.batch.size)),
+    Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", _of_first_row,
+          extent=ROWS),
+    Fault("gradient-missing", _ANY, "there is no gradient: it is 0", rewritten(lambda step: np.zeros_like(step.value)),
+          only=(".grad",)),
+    Fault("gradient-scaled", _ANY, "the gradient is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, multiplied, least=-16.0, quantity="factor of the gradient")),
+)
 # fmt: on
-
-
-REGRESSION, MULTI_LABEL = frozenset({"regression_loss_backward"}), frozenset({"multi_label_loss_backward"})
-
-_WITH_LOGITS = "Use binary_cross_entropy_with_logits, and differentiate what the forward pass computes."
 
 
 def _slope(function: Callable[[Array, Array], Array]) -> Change:
@@ -258,16 +160,6 @@ def _slope(function: Callable[[Array, Array], Array]) -> Change:
 
 def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step | None:
     return with_result(step, TargetLossBackward, lambda step: step.scale * function(step.logits, step.targets))
-
-
-def _scaled(factor: Callable[[int, int], float]) -> Change:
-    """Return the change that multiplies the gradient by factor(rows, labels); it gives None if the factor is 1."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        by = factor(*step.parents[-1].shape)
-        return None if by == 1.0 else Altered(step, lambda inner: by * inner.value)
-
-    return change
 
 
 def _as_classes(x: Array, t: Array) -> Array:
@@ -292,40 +184,30 @@ def _weighted(step: Step, weight: float) -> Step | None:
 
 
 # fmt: off
-def target_gradient_faults() -> Iterator[Fault]:
-    """Yield the faults of the gradients of losses with numeric targets."""
-    made, both = "constructed", REGRESSION | MULTI_LABEL
-    yield Fault("targets-gradient-summed", both, "the gradient is that of the sum over rows and labels, not of the mean", made,
-                _scaled(lambda rows, labels: float(rows * labels)), "reduction='sum'", equation="∂L/∂x · B C",
-                fix="Pass reduction='mean'.")
-    yield Fault("targets-gradient-summed-over-labels", MULTI_LABEL, "the gradient is that of a mean over rows alone: the labels of "
-                "a row are summed", made, _scaled(lambda rows, labels: float(labels)), "a sum over labels, then a mean over rows",
-                equation="∂L/∂x · C", fix="Divide by the number of rows times the number of labels.")
-    yield Fault("targets-gradient-summed-over-rows", MULTI_LABEL, "the gradient is that of a mean over labels alone: the rows are "
-                "summed", made, _scaled(lambda rows, labels: float(rows)), "gradients of rows that are accumulated but not divided",
-                equation="∂L/∂x · B", fix="Divide by the number of rows times the number of labels.")
-    yield Fault("regression-gradient-halved", REGRESSION, "the gradient of the square lacks its factor of two", made,
-                _scaled(lambda rows, labels: 0.5), "a gradient written for (x − t)²/2", equation="∂x = (x − t) / N",
-                fix="Differentiate the square: 2 (x − t) / N.")
-    yield Fault("regression-gradient-absolute", REGRESSION, "the gradient is that of the absolute error, not of the square", made,
-                _slope(lambda x, t: np.sign(x - t)), "l1_loss for mse_loss", equation="∂x = sign(x − t) / N", fix="Use mse_loss.")
-    yield Fault("targets-gradient-without-target", both, "the target is not subtracted", made,
-                lambda step, _: _with_slope(step, (lambda x, t: 2.0 * x) if step.site.activation.kind in REGRESSION
-                                            else lambda x, t: sigmoid(x)),
-                "a hand-written fused loss", equation="∂x = 2 x / N, or σ(x) / N", fix="Subtract the target.")
-    yield Fault("multi-label-gradient-sigmoid-twice", MULTI_LABEL, "the gradient is that of a loss that takes the sigmoid twice",
-                made, _slope(_sigmoid_twice), "binary_cross_entropy_with_logits of probabilities",
-                equation="∂x = (σ(σ(x)) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits are used in place of the probabilities", made,
-                _slope(lambda x, t: x - t), "the sigmoid left out of a hand-written gradient",
-                equation="∂x = (x − t) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-squared", MULTI_LABEL, "the gradient is that of the squared error of the probabilities", made,
-                _slope(_squared), "mse_loss of sigmoid(x)", equation="∂x = 2 (σ(x) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of mutually exclusive classes", made,
-                _slope(_as_classes), "cross_entropy with numeric targets",
-                equation="∂x = (softmax(x) Σ t − t) / B", fix=_WITH_LOGITS)
-    yield Fault("multi-label-positives-weighted", MULTI_LABEL, "positive labels are weighted by {value}", made,
-                cause="pos_weight", parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted,
-                                                       quantity="weight of positive labels"),
-                equation="∂x = ((1 + (p − 1) t) σ(x) − p t) / N", fix="Pass no pos_weight.")
+TARGET_GRADIENT_FAULTS: tuple[Fault, ...] = (
+    Fault("targets-gradient-summed", REGRESSION | MULTI_LABEL,
+          "the gradient is that of the sum over rows and labels, not of the mean",
+          times(lambda step: float(step.parents[-1].size))),
+    Fault("targets-gradient-summed-over-labels", MULTI_LABEL,
+          "the gradient is that of a mean over rows alone: the labels of a row are summed",
+          times(lambda step: float(step.parents[-1].shape[1]))),
+    Fault("targets-gradient-summed-over-rows", MULTI_LABEL, "the gradient is that of a mean over labels alone: the rows are summed",
+          times(lambda step: float(step.parents[-1].shape[0]))),
+    Fault("regression-gradient-halved", REGRESSION, "the gradient of the square lacks its factor of two", times(lambda _: 0.5)),
+    Fault("regression-gradient-absolute", REGRESSION, "the gradient is that of the absolute error, not of the square",
+          _slope(lambda x, t: np.sign(x - t))),
+    Fault("targets-gradient-without-target", REGRESSION | MULTI_LABEL, "the target is not subtracted",
+          lambda step, _: _with_slope(step, lambda x, t: 2.0 * x if step.site.activation.kind in REGRESSION else sigmoid(x))),
+    Fault("multi-label-gradient-sigmoid-twice", MULTI_LABEL, "the gradient is that of a loss that takes the sigmoid twice",
+          _slope(_sigmoid_twice)),
+    Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits are used in place of the probabilities",
+          _slope(lambda x, t: x - t)),
+    Fault("multi-label-gradient-squared", MULTI_LABEL, "the gradient is that of the squared error of the probabilities",
+          _slope(_squared)),
+    Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of mutually exclusive classes",
+          _slope(_as_classes)),
+    Fault("multi-label-positives-weighted", MULTI_LABEL, "positive labels are weighted by {value}",
+          parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted,
+                              quantity="weight of positive labels")),
+)
 # fmt: on

@@ -3,11 +3,11 @@
 Faults of the values of losses with numeric targets: regression and multi-label classification.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import rewritten, rewritten_equation
+from conformance.faults.edits import rewritten, rewritten_equation
 from conformance.faults.fault import Change, Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array, as_array
@@ -61,43 +61,20 @@ def _of_single_choices(step: ChoiceCrossEntropy) -> Array:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of losses over classes."""
-    yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next; in BERT, label 0 is",
-                "transformers#836, transformers#524",
-                _inverted, "the opposite convention",
-                equation="cross entropy with 1 − label",
-                fix="Label 0 means that the second sentence follows the first.")
-    yield Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "everything with label 0 is left out of the loss",
-                "`demystified`'s tutorial", _without_zero, "ignore_index=0, meant for padded tokens",
-                equation="mean over labels ≠ 0",
-                fix="Use ignore_index=-100.")
-    yield Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",
-                "tinygrad d2e3c391e8", rewritten(lambda step: step.value * (labels_of(step.site) != IGNORED_LABEL).mean()),
-                "a mean over all positions, in which those without a label count as 0",
-                equation="Σ loss / (B · S)",
-                fix="Divide by the number of tokens with a label other than -100.")
-    yield Fault("loss-labels-shifted", MASKED_LM | TOKENS, "the logits of each token are scored by the label of the next one",
-                "constructed", _shifted, "the shift of a causal language model, logits[:, :-1] and labels[:, 1:]",
-                equation="mean cross entropy of logits s and label s + 1",
-                fix="Score each token's logits by its own label.")
-    yield Fault("span-labels-exchanged", SPANS, "start_positions and end_positions are exchanged in the loss", "constructed",
-                _exchanged,
-                equation="cross entropy of the start logits and end_positions, and of the end logits and start_positions",
-                fix="Score logits[..., 0] by start_positions, logits[..., 1] by end_positions.")
-    yield Fault("span-loss-summed", frozenset({"mean_loss"}), "the losses of start and end are added, not averaged", "constructed",
-                rewritten(lambda step: step.value * len(step.parents)), "the sum of two heads' losses, as in pre-training",
-                equation="start loss + end loss",
-                fix="Divide the sum by 2.")
-    yield Fault("choices-interleaved", CHOICES, "the choices of a question are read from rows Q apart, Q the number of questions",
-                "constructed", _interleaved, "logits.view(choices, questions) for logits.view(questions, choices)",
-                equation="x_qc = logit of row c Q + q",
-                fix="The rows of a question are consecutive: logits.view(-1, choices).")
-    yield Fault("choices-one-by-one", CHOICES, "each choice is scored independently, not against the others", "constructed",
-                rewritten_equation(ChoiceCrossEntropy, _of_single_choices),
-                "binary cross entropy, since the head has a single logit",
-                equation="mean of log(1 + exp(x)) − y x, y 1 at the right choice",
-                fix="Take the softmax over the choices of a question.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next; in BERT, label 0 is", _inverted),
+    Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "everything with label 0 is left out of the loss", _without_zero),
+    Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",
+          rewritten(lambda step: step.value * (labels_of(step.site) != IGNORED_LABEL).mean())),
+    Fault("loss-labels-shifted", MASKED_LM | TOKENS, "the logits of each token are scored by the label of the next one", _shifted),
+    Fault("span-labels-exchanged", SPANS, "start_positions and end_positions are exchanged in the loss", _exchanged),
+    Fault("span-loss-summed", frozenset({"mean_loss"}), "the losses of start and end are added, not averaged",
+          rewritten(lambda step: step.value * len(step.parents))),
+    Fault("choices-interleaved", CHOICES, "the choices of a question are read from rows Q apart, Q the number of questions",
+          _interleaved),
+    Fault("choices-one-by-one", CHOICES, "each choice is scored independently, not against the others",
+          rewritten_equation(ChoiceCrossEntropy, _of_single_choices)),
+)
 # fmt: on
 
 
@@ -115,33 +92,19 @@ def _broadcast(x: Array, t: Array) -> Array:
 
 
 # fmt: off
-def target_loss_faults() -> Iterator[Fault]:
-    """Yield the faults of losses with numeric targets."""
-    made = "constructed"
-    yield Fault("targets-broadcast", REGRESSION, "each row's logit is compared with the targets of all rows",
-                "pytorch#16045", _loss(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",
-                equation="mean over i and j of (x_i − t_j)²", fix="Squeeze the logits: logits.squeeze(-1).")
-    yield Fault("regression-loss-halved", REGRESSION, "the squared error is halved", made,
-                _loss(lambda x, t: np.square(x - t).mean() / 2.0), "a loss written so that its gradient has no factor of two",
-                equation="mean (x − t)²/2", fix="Take the mean of the squares, as mse_loss does.")
-    yield Fault("regression-loss-absolute", REGRESSION, "the error is absolute, not squared", made,
-                _loss(lambda x, t: np.abs(x - t).mean()), "l1_loss for mse_loss",
-                equation="mean |x − t|", fix="Use mse_loss.")
-    yield Fault("regression-as-classes", REGRESSION, "the loss is the cross entropy of a single class, which is 0",
-                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy regardless of num_labels",
-                equation="0", fix="Use mse_loss where num_labels is 1.")
-    yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as mutually exclusive classes", made,
-                _loss(lambda x, t: as_array((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean())),
-                "cross_entropy with numeric targets",
-                equation="mean over rows of −Σ t log softmax(x)", fix="Use binary_cross_entropy_with_logits.")
-    yield Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice", made,
-                _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),
-                "binary_cross_entropy_with_logits of probabilities",
-                equation="the loss of σ(x)", fix="Pass the logits.")
-    yield Fault("targets-loss-summed-over-labels", MULTI_LABEL, "the loss is summed over the labels of a row, not averaged", made,
-                rewritten(lambda step: step.value * step.parents[-1].shape[-1]), "a sum over labels, then a mean over rows",
-                equation="C times the loss", fix="Divide by the number of rows times the number of labels.")
-    yield Fault("targets-loss-summed", REGRESSION | MULTI_LABEL, "the loss is summed, not averaged", made,
-                rewritten(lambda step: step.value * step.parents[-1].size), "reduction='sum'",
-                equation="B · C times the loss", fix="Pass reduction='mean'.")
+TARGET_LOSS_FAULTS: tuple[Fault, ...] = (
+    Fault("targets-broadcast", REGRESSION, "each row's logit is compared with the targets of all rows", _loss(_broadcast)),
+    Fault("regression-loss-halved", REGRESSION, "the squared error is halved", _loss(lambda x, t: np.square(x - t).mean() / 2.0)),
+    Fault("regression-loss-absolute", REGRESSION, "the error is absolute, not squared", _loss(lambda x, t: np.abs(x - t).mean())),
+    Fault("regression-as-classes", REGRESSION, "the loss is the cross entropy of a single class, which is 0",
+          _loss(lambda x, t: 0.0)),
+    Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as mutually exclusive classes",
+          _loss(lambda x, t: as_array((t * (np.logaddexp.reduce(x, -1, keepdims=True) - x)).sum(-1).mean()))),
+    Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice",
+          _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean())),
+    Fault("targets-loss-summed-over-labels", MULTI_LABEL, "the loss is summed over the labels of a row, not averaged",
+          rewritten(lambda step: step.value * step.parents[-1].shape[-1])),
+    Fault("targets-loss-summed", REGRESSION | MULTI_LABEL, "the loss is summed, not averaged",
+          rewritten(lambda step: step.value * step.parents[-1].size)),
+)
 # fmt: on

@@ -1,23 +1,24 @@
-"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
+"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not.
 
-from collections.abc import Callable, Iterator
+With the wrong sign, a large number c is added at masked keys, not subtracted, so that only they are attended to: a score keeps the
+digits that the sum s + c has in the format.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
-from conformance.faults.changes import Altered, recast, with_slack
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, SameFunction, with_batch
+from conformance.faults.changes import Altered, variance_of, with_slack
+from conformance.faults.edits import recast, variant
+from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
+from conformance.faults.quantized import distance_to_tie
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
-from conformance.oracle.softmax import Probabilities
-
-_MASK = (
-    "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
-)
+from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
 
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
@@ -36,15 +37,30 @@ def _up_to_query(step: Step, keys: Mask) -> Mask:
     return keys & np.tri(keys.shape[-1], dtype=np.bool_) if step.site.activation.causal else keys
 
 
-def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """Return the change of a decoder's keys to f of those that the mask allows, (B, 1, Q, S), and of the positions, (S,)."""
+def _attending(keys: Callable[[Step], Mask], decoder: bool | None = None) -> Change:
+    """Return the change to the softmax over the tokens `keys(step)`, (…, Q, S); it gives None where these are the right ones.
+
+    It gives None as well in an encoder if `decoder` is true, and in a decoder if it is false.
+    """
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        if not step.site.activation.causal:
+        if not of_tokens(step) or decoder not in (None, step.site.activation.causal):
             return None
-        return _over_keys(step, f(step.site.batch.keys[:, None], np.arange(step.site.batch.length)))
+        found, right = keys(step), keys_of(step)
+        return None if (found == right).all() else _over_keys(step, found)
 
     return change
+
+
+def _behind(step: Step) -> Ids:
+    """Return the position of each query less that of each key, (Q, S)."""
+    positions = np.arange(step.site.batch.length)
+    return as_array(positions[:, None] - positions)
+
+
+def _given(step: Step) -> Mask:
+    """Return the keys that the mask allows, (B, 1, Q, S), also after the query's position."""
+    return as_array(step.site.batch.keys[:, None], np.bool_)
 
 
 def _with_mask(f: Callable[[Mask], Mask]) -> Change:
@@ -65,29 +81,23 @@ def _with_mask(f: Callable[[Mask], Mask]) -> Change:
     return change
 
 
-class _OverAllKeys(Probabilities):
-    """The softmax over all keys, masked or not."""
-
-    @property
-    def keys(self) -> Mask:
-        return np.ones_like(super().keys)
+_OVER_ALL_KEYS = variant(Probabilities, keys=lambda step: np.ones_like(keys_of(step)))
+"""The softmax over all keys, masked or not."""
 
 
 def _weighing(step: Step, weight: float) -> Step:
     """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
-    class Weighed(_OverAllKeys):
-        @cached_property
-        def value(self) -> Array:
-            weights = np.exp(self.shifted) * np.where(keys_of(self), 1.0, weight)  # not `step`: the class would keep its arrays
-            return as_array(weights / weights.sum(-1, keepdims=True))
+    def value(step: Probabilities) -> Array:
+        weights = np.exp(step.shifted) * np.where(keys_of(step), 1.0, weight)
+        return as_array(weights / weights.sum(-1, keepdims=True))
 
-    return step.recast(Weighed)
+    return step.recast(variant(_OVER_ALL_KEYS, value=value))
 
 
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
-    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
+    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OVER_ALL_KEYS)
 
 
 def unmasked(step: Step, _: FaultContext) -> Step | None:
@@ -111,42 +121,33 @@ class _Inverted(Probabilities):
         return Roundings((*own.sources, Source(np.where(unmasked, variance, 0.0), identity())), own.bound)
 
 
-class _HiddenAlike(Probabilities):
-    """The softmax over the given keys; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
-
-    @cached_property
-    def value(self) -> Array:
-        return np.where(self.keys.all(-1, keepdims=True), 1.0 / self.keys.shape[-1], super().value)
+def _hidden_alike(step: Probabilities) -> Array:
+    """Return the probabilities; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
+    alike = softmax(step.parents[0], step.keys)
+    return np.where(step.keys.all(-1, keepdims=True), 1.0 / step.keys.shape[-1], alike)
 
 
-def _other_keys(step: Step) -> Step | None:
-    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
-    batch = step.site.batch
-    name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
-    if mask.all():
-        return None
-    other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
-    return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other})
+def _over_masked(equation: type[Probabilities]) -> Change:
+    """Return the change to this softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        batch = step.site.batch
+        name, mask = ("attention_mask", batch.keys) if of_tokens(step) else ("encoder_attention_mask", batch.states_mask[:, None])
+        if mask.all():
+            return None
+        other = np.where(mask.all(-1, keepdims=True), mask, ~mask).astype(np.int64)
+        return with_batch(step, **{name: other[:, 0] if other.shape[1] == 1 else other}).recast(equation)
+
+    return change
 
 
-def inverted(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the masked keys, or over all keys where none is masked; None if no key is masked."""
-    other = _other_keys(step)
-    return other.recast(_Inverted) if other else None
+inverted = _over_masked(_Inverted)
 
 
-def _inverted_lowest(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the masked keys, or 1/S where none is masked; None if no key is masked."""
-    other = _other_keys(step)
-    return other.recast(_HiddenAlike) if other else None
-
-
-def _tiled(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which head j of row i of the batch has the mask of row (i · h + j) mod B."""
+def _tiled(step: Step) -> Mask:
+    """Return the keys of which head j of row i of the batch has those of row (i · h + j) mod B."""
     keys, (size, heads) = keys_of(step), step.parents[0].shape[:2]
-    if not of_tokens(step) or (keys == keys[0]).all():
-        return None
-    return _over_keys(step, keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]))
+    return as_array(keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]), np.bool_)
 
 
 def _of_first_row(step: Step, context: FaultContext) -> Step | None:
@@ -156,12 +157,16 @@ def _of_first_row(step: Step, context: FaultContext) -> Step | None:
     return _with_mask(lambda mask: np.broadcast_to(mask[:1], mask.shape))(step, context)
 
 
-def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax with tokens of type 0 masked."""
+def _by_token_types(step: Step) -> Mask:
+    """Return the keys of a token type other than 0; the right ones where there are none."""
     types = step.site.batch.types
-    if not types.any() or not of_tokens(step):
-        return None
-    return _over_keys(step, _up_to_query(step, (types != 0)[:, None, None, :]))
+    return _up_to_query(step, (types != 0)[:, None, None, :]) if types.any() else keys_of(step)
+
+
+def _within_segment(step: Step) -> Mask:
+    """Return the keys of the query's token type."""
+    types = step.site.batch.types
+    return as_array(keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]), np.bool_)
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
@@ -184,123 +189,149 @@ def causal(step: Step, context: FaultContext) -> Step | None:
     return probabilities(lambda s, keys: softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_)))(step, context)
 
 
-def _without_itself(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax in which no token attends to itself; in a decoder this is `mask-causal-strict`."""
-    if not of_tokens(step) or step.site.activation.causal:
-        return None
-    return _over_keys(step, keys_of(step) & ~np.eye(step.parents[0].shape[-1], dtype=np.bool_))
+def _multiplied(step: Probabilities) -> Array:
+    s = step.parents[0] * step.keys
+    return softmax(s, np.ones_like(s, np.bool_))
 
 
-def _within_segment(step: Step, _: FaultContext) -> Step | None:
-    """Return the softmax over the keys of the query's token type."""
-    types = step.site.batch.types
-    if not of_tokens(step) or step.site.activation.causal or (types == types[:, :1]).all():
-        return None
-    return _over_keys(step, keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]))
+def _on_queries(step: Probabilities) -> Array:
+    keys = np.broadcast_to(_given(step).swapaxes(-1, -2), step.parents[0].shape)
+    return softmax(step.parents[0], _up_to_query(step, keys))
 
 
-class _Multiplied(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        s = self.parents[0] * self.keys
-        return softmax(s, np.ones_like(s, np.bool_))
+_ON_QUERIES = variant(Probabilities, value=_on_queries)
+
+CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
 
 
-class _OnQueries(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        keys = np.broadcast_to(self.site.batch.keys[:, None].swapaxes(-1, -2), self.parents[0].shape)
-        return softmax(self.parents[0], _up_to_query(self, keys))
+def _raised(step: Step, context: FaultContext) -> Mask | None:
+    """Return the masked keys that the order of a decoder's tokens allows, (B, 1, Q, S); None if no key is masked."""
+    without = unmasked(step, context)
+    return None if without is None else as_array(keys_of(without) & ~keys_of(step))
+
+
+def _over(step: Step, raised: Mask, read: Callable[[Array], Array], slack: Callable[[Step, Arithmetic], Array] | None) -> Step:
+    """Return the softmax over the raised keys of each query, with scores `read(s)`; that of a query without any is right.
+
+    `slack` is the variance of read scores at raised keys, from the step and the arithmetic.
+    """
+    some = raised.any(-1, keepdims=True)
+
+    def value(inner: Step) -> Array:
+        s = inner.parents[0]
+        return softmax(np.where(some, read(s), s), np.where(some, raised, keys_of(inner)))
+
+    def variance(altered: Altered, arithmetic: Arithmetic) -> Array:
+        assert slack is not None
+        return jacobian_of_softmax(altered.value).variance(np.where(raised, slack(altered, arithmetic), 0.0))
+
+    return Altered(step, value, variance if slack else None)
+
+
+def _absorbed(step: Step, context: FaultContext) -> Step | None:
+    """Return the softmax over masked keys, of equal scores: the sum s + c is c."""
+    raised = _raised(step, context)
+    return None if raised is None else _over(step, raised, np.zeros_like, None)
+
+
+def _added(constant: float) -> Change:
+    """Return the change to the softmax over masked keys of fl(s + c) − c, for c in the format; None if all these are equal.
+
+    A score near a tie of the sum may be rounded to either neighbour, a spacing g apart. With an error of variance σ², it passes a
+    tie at distance d with probability at most σ² / (σ² + d²) (Cantelli's inequality), so the variance is g² σ² / (σ² + d²).
+    """
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        raised, storage = _raised(step, context), context.storage
+        c = float(storage.round(as_array(constant)))
+        spacing = float(storage.ulp(as_array(c)))
+
+        def read(s: Array) -> Array:
+            return storage.round(s + c) - c
+
+        def slack(altered: Step, arithmetic: Arithmetic) -> Array:
+            scores = altered.site.activation.parents[0]
+            own = _variance(scores, context, arithmetic, 1)
+            distance = spacing * distance_to_tie(altered.parents[0] / spacing)
+            total = own + distance**2
+            return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
+
+        if raised is None or _are_equal(read(step.parents[0]), raised):
+            return None
+        return _over(step, raised, read, slack)
+
+    return change
+
+
+def _are_equal(scores: Array, keys: Mask) -> bool:
+    """Return whether the scores of each query are equal at these keys."""
+    highest = np.where(keys, scores, -np.inf).max(-1)
+    lowest = np.where(keys, scores, np.inf).min(-1)
+    return bool((highest <= lowest).all())
+
+
+def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:
+    """Return the variance of an activation by its own roundings, and by those of this many generations of its parents.
+
+    It is that of as many generations as are known, and 0 if its own parents are not: it is then taken as exact.
+    """
+    network, values = context.network, context.values
+    parents = network.table[name].parents
+    if not all(parent in values for parent in parents):
+        return np.zeros(values[name].shape)
+    step = network.step(name, *(values[parent] for parent in parents))
+    total = variance_of(step, arithmetic)
+    if generations:
+        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
+            total = total + jacobian.variance(_variance(parent, context, arithmetic, generations - 1))
+    return as_array(total)
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of attention masks."""
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", unmasked,
-                "the mask is not passed on, or built as all ones",
-                equation="p = softmax(s) over all keys",
-                fix=_MASK)
-    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", inverted,
-                "True means masked in one API and kept in another",
-                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-inverted-lowest", PROBS,
-                "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
-                "constructed", _inverted_lowest, "1 in attention_mask taken to mean that a key is hidden, by the lowest number",
-                after_failure=True, equation="p = softmax(s + c mask) with fl(s + c) = c: 1/S in a row whose mask is 1 throughout",
-                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
-                lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
-                equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
-                fix=_MASK,
-                same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys"))
-    yield Fault(
-        "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
-        cause="the number added at masked keys is not negative enough",
-        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing,
-                            quantity="weight of masked keys"),
-        equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
-        fix=_MASK,
-    )
-    yield Fault("mask-from-token-types", PROBS, "token types are used as the mask", "transformers#1788, pytorch#52667",
-                _from_token_types, "inputs given by position in another order",
-                fix="Pass attention_mask and token_type_ids by keyword.")
-    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
-                "constructed", _as_lengths,
-                "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
-                in_every_layer=True, equation="p = softmax over the keys j < Σ_k mask_k",
-                fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
-    yield Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to", "constructed",
-                _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0),
-                "a mask turned into a length by the index of its last one, given padding at the left or inside", after_failure=True,
-                equation="p = softmax over the keys j ≤ max {k: mask_k = 1}",
-                fix=_MASK)
-    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed",
-                _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1)), "a special token not counted",
-                equation="key j has the mask of key j − 1",
-                fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-                "constructed", lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step)),
-                "probabilities multiplied by the mask",
-                equation="p = softmax(s) · mask",
-                fix=_MASK)
-    yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                recast(_Multiplied), "a multiplicative mask before the softmax",
-                equation="p = softmax(s · mask)",
-                fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", causal, "a decoder's attention",
-                equation="p = softmax over the keys j ≤ i",
-                fix="Let every token attend to all unmasked keys (is_causal=False).")
-    yield Fault("mask-diagonal", PROBS, "a token does not attend to itself", "constructed", _without_itself,
-                "a mask of pairs without the diagonal, as in the locality self-attention of ViTs", after_failure=True,
-                equation="p = softmax over the keys j ≠ i",
-                fix="Let every token attend to all unmasked keys, including itself.")
-    yield Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type", "constructed", _within_segment,
-                "token types given to a kernel as the segment ids of packed documents", after_failure=True,
-                equation="p = softmax over the keys j with the token type of i",
-                fix="Let every token attend to all unmasked keys; token types belong to the embeddings only.")
-    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
-                _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
-                equation="p = softmax over all keys, not over the keys j ≤ i",
-                fix="In a decoder, let a token attend only to itself and to earlier tokens (is_causal=True).")
-    yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
-                equation="p = softmax over the keys j < i",
-                fix="Let a token attend to the keys j ≤ i, including itself.")
-    yield Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
-                equation="p = softmax over the keys j ≤ i + 1",
-                fix="Let a token attend only to the keys j ≤ i.")
-    yield Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores",
-                "transformers#1788, pytorch#52667", added_raw,
-                "the mask not turned into 0 and −∞, or another input in its place",
-                equation="p = softmax(s + mask)",
-                fix=_MASK)
-    yield Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", "constructed", _tiled,
-                "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", after_failure=True, couples_rows=True,
-                equation="head j of row i has the mask of row (i · h + j) mod B",
-                fix=_MASK)
-    yield Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", "constructed", _of_first_row,
-                "a mask of one row that is broadcast over the batch: mask[0] for mask", after_failure=True, couples_rows=True,
-                equation="row i has the mask of row 0",
-                fix=_MASK)
+FAULTS: tuple[Fault, ...] = (
+    Fault("mask-ignored", PROBS, "padded keys are attended to", unmasked),
+    Fault("mask-inverted", PROBS, "only padded keys are attended to", inverted),
+    Fault("mask-inverted-lowest", PROBS,
+          "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
+          _over_masked(variant(Probabilities, value=_hidden_alike)), tried=ALONE),
+    Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
+          lambda step, _: step.recast(_ON_QUERIES) if of_tokens(step) else None,
+          same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
+    Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
+          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
+    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
+    Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
+          extent=EVERY_LAYER),
+    Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to",
+          _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0), tried=ALONE),
+    Fault("mask-shifted", PROBS, "the mask is off by one position",
+          _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1))),
+    Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
+          lambda step, _: Altered(step.recast(_OVER_ALL_KEYS), lambda inner: inner.value * keys_of(step))),
+    Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞",
+          recast(variant(Probabilities, value=_multiplied))),
+    Fault("mask-causal", PROBS, "later keys are masked", causal),
+    Fault("mask-diagonal", PROBS, "a token does not attend to itself",
+          _attending(lambda step: keys_of(step) & (_behind(step) != 0), decoder=False), tried=ALONE),
+    Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type",
+          _attending(_within_segment, decoder=False), tried=ALONE),
+    Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", _attending(_given, decoder=True)),
+    Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder",
+          _attending(lambda step: _given(step) & (_behind(step) > 0), decoder=True)),
+    Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder",
+          _attending(lambda step: _given(step) & (_behind(step) >= -1), decoder=True)),
+    Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
+    Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _attending(_tiled), extent=ROWS, tried=ALONE),
+    Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
+          tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+SIGNS: tuple[Fault, ...] = (
+    Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
+          _absorbed, tried=ALONE),
+    Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to", _added(CONSTANT),
+          tried=ALONE),
+)
 # fmt: on

@@ -1,26 +1,28 @@
-"""Faults of LayerNorms and of the residual sums that they normalize."""
+"""Faults of LayerNorms, of their form, and of the residual sums that they normalize."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
 
-from conformance.faults.changes import (
-    Altered,
+from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack
+from conformance.faults.edits import (
     copied_from,
+    has_parameters_of,
+    in_layer,
     kept_share,
+    operand,
     other_parameters,
     other_weight,
+    parameter,
+    reads,
     recast,
     rewritten,
-    variance_of,
-    with_parent,
-    with_rounded_parent,
-    with_slack,
+    variant,
+    with_operand,
 )
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
+from conformance.faults.fault import ALONE, FAILED, LINEARS, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
@@ -30,29 +32,21 @@ from conformance.oracle import Step
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 
-NORM_FIX = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
-
 NORMS = frozenset({"norm"})
+WITH_RESIDUAL = (".output.LayerNorm",)
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
-class _UnbiasedVariance(Norm):
-    degrees_lost = 1
+def _root(norm: Norm) -> Array:
+    """Return the standard deviation, without epsilon."""
+    return as_array(np.sqrt(norm.variance_of((norm.summed - norm.mean) ** 2)))
 
 
-class _EpsilonOutside(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        deviation = np.sqrt(self.variance_of((self.summed - self.mean) ** 2))
-        return as_array(1.0 / (deviation + self.site.architecture.layer_norm_eps))
+def _epsilon_of(step: Step) -> float:
+    return float(step.site.architecture.layer_norm_eps)
 
 
-class _UnbiasedDeviation(_EpsilonOutside):
-    degrees_lost = 1
-
-
-class _WithoutMean(Norm):
-    centred = False
+_EPSILON_OUTSIDE = variant(Norm, inverse=lambda norm: as_array(1.0 / (_root(norm) + _epsilon_of(norm))))
 
 
 def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
@@ -135,46 +129,22 @@ def _plus_one(step: Step, context: FaultContext) -> Step:
     return with_slack(scaled, lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2)
 
 
-def _shared(step: Step, context: FaultContext) -> Step | None:
-    """Return the norm with the parameters of the layer's norm after attention, or, for that one, of the layer's last norm."""
+def _of_other_norm(step: Step) -> str | None:
+    """Return where the other norm of the layer is."""
     layer, name = step.site.activation.layer, step.site.activation.name
-    if layer is None:
-        return None
     attended = f"encoder.layer.{layer}.attention.output.LayerNorm"
-    parameters = parameters_of(context, f"encoder.layer.{layer}.output.LayerNorm" if name == attended else attended, step)
-    return None if parameters is None else with_parameters(step, **parameters)
-
-
-def _sum_of(sublayer: float, skip: float) -> Change:
-    """Return the change to the norm of `sublayer` · x + `skip` · residual; it gives None for a norm without a residual."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        return _weighted(step, sublayer, skip) if len(step.parents) == 2 else None
-
-    return change
-
-
-def _weighted(step: Step, sublayer: float, skip: float) -> Step:
-    x, residual = step.parents
-    return step.replaced(parents=(sublayer * x, skip * residual))
+    return None if layer is None else f"encoder.layer.{layer}.output.LayerNorm" if name == attended else attended
 
 
 def _scaled(step: Step, factor: float, *, parent: int) -> Step:
     """Return the norm with a parent multiplied by a factor; the product may be rounded to storage before the sum."""
-    factors = (factor, 1.0) if parent == 0 else (1.0, factor)
-    return step if factor == 1.0 else with_rounded_parent(_weighted(step, *factors), parent)
+    scaled = with_operand(step, factor * step.parents[parent], parent)
+    return step if factor == 1.0 else with_rounded_parent(scaled, parent)
 
 
-def _after_norm(step: Step, _: FaultContext) -> Step | None:
-    if len(step.parents) != 2:
-        return None
+def _after_norm(step: Step, _: FaultContext) -> Step:
     skip = step.parents[1]
-    return Altered(_weighted(step, 1.0, 0.0), lambda inner: inner.value + skip)
-
-
-def _from_layer_input(step: Step, context: FaultContext) -> Step | None:
-    layer = step.site.activation.layer
-    return None if layer is None else with_parent(step, context, layer_input(layer), parent=1)
+    return Altered(with_operand(step, 0.0 * skip, 1), lambda inner: inner.value + skip)
 
 
 def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
@@ -182,8 +152,7 @@ def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
     found = None if layer is None else context.values.get(layer_input(layer))
     if found is None or found.shape != step.value.shape:
         return None
-    x, skip = step.parents
-    return step.replaced(parents=(x, skip + found))
+    return with_operand(step, step.parents[1] + found, 1)
 
 
 def _bias_again(step: Step, context: FaultContext) -> Step | None:
@@ -193,8 +162,8 @@ def _bias_again(step: Step, context: FaultContext) -> Step | None:
     table = context.network.table
     name = copied_from(table, step.site.activation.parents[0])
     bias = context.network.site(name).parameters.get("bias") if name in table else None
-    x, skip = step.parents
-    return None if bias is None or bias.shape != x.shape[-1:] else step.replaced(parents=(x + bias, skip))
+    x = step.parents[0]
+    return None if bias is None or bias.shape != x.shape[-1:] else with_operand(step, x + bias)
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
@@ -206,123 +175,139 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
 
 
+def _second_moment(norm: Norm) -> Array:
+    return as_array(1.0 / np.sqrt(np.mean(norm.summed**2, -1, keepdims=True) + _epsilon_of(norm)))
+
+
+def idle_lanes(width: int) -> int:
+    """Return the number of lanes between the width and the next power of two."""
+    return (1 << (width - 1).bit_length()) - width
+
+
+def _with_idle_lanes(norm: Norm) -> Array:
+    """Return 1 / √(σ² + ε), σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted."""
+    idle = idle_lanes(norm.summed.shape[-1]) / norm.summed.shape[-1] * norm.mean**2
+    return as_array(1.0 / np.sqrt(_root(norm) ** 2 + idle + _epsilon_of(norm)))
+
+
+_IDLE_LANES = variant(Norm, inverse=_with_idle_lanes)
+
+
+def _by_halves(step: Step, _: FaultContext) -> Step | None:
+    """Return the norm of each half of the features; None if their number is odd."""
+    width = step.value.shape[-1]
+    if width % 2:
+        return None
+    halves = []
+    for half in (slice(None, width // 2), slice(width // 2, None)):
+        parameters = {name: value[half] for name, value in step.site.parameters.items()}
+        halves.append(Norm(replace(step.site, parameters=parameters), *(p[..., half] for p in step.parents)))
+
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
+        return np.concatenate([variance_of(half, arithmetic) for half in halves], -1)
+
+    return Altered(step, lambda _: np.concatenate([half.value for half in halves], -1), slack)
+
+
+def _bias_first(step: Step, _: FaultContext) -> Step:
+    """Return γ (z + β) of the normalized input z; z and the sum may each be rounded to storage."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        total = altered.value / np.where(gamma == 0.0, 1.0, gamma)
+        rounding = arithmetic.storage.rounding_variance
+        return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
+
+    return with_slack(with_parameters(step, bias=gamma * beta), slack)
+
+
+def _before_norm(step: Step, context: FaultContext) -> Step | None:
+    """Return a layer's last norm with the sum that the norm before it normalizes as the residual; it may have been rounded."""
+    table, skip = context.network.table, step.parents[1]
+    before = step.site.activation.parents[1]
+    parents = table[before].parents if before in table else ()
+    found = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
+    known = [x for x in found if x is not None and x.shape == skip.shape]
+    if not known or len(known) < len(parents):
+        return None
+    return with_rounded_parent(with_operand(step, as_array(sum(known[1:], start=known[0])), 1), 1)
+
+
+def _affine_again(step: Step, context: FaultContext) -> Step | None:
+    """Return the layer with γ x + β as input, γ and β those of the norm whose result x is; the folded weight may be rounded."""
+    table = context.network.table
+    name = copied_from(table, step.site.activation.parents[0])
+    if name not in table or table[name].kind != "norm":
+        return None
+    affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
+    gamma, beta = affine["weight"], affine["bias"]
+    folded = weight @ beta
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
+        of_sum = len(beta) * arithmetic.accumulate.rounding_variance(np.abs(weight) @ np.abs(beta))  # each partial sum is no larger
+        of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
+        return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
+
+    return with_slack(step.replaced(parents=(gamma * x + beta,)), slack)
+
+
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of norms and residuals."""
-    own = (".output.LayerNorm",)  # The norms of a layer, which have a residual.
-    yield Fault(
-        "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}",
-                "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
-        cause="a LayerNorm left at its default", parameter=_epsilon(),
-        equation="y = γ · (x − μ) / √(σ² + ε′) + β, ε′ ≠ ε",
-        fix="Pass the config's layer_norm_eps to every LayerNorm: nn.LayerNorm(hidden_size, eps=config.layer_norm_eps).",
-    )
-    yield Fault(
-        "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
-        "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
-        parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root"),
-        equation="y = γ · (x − μ) / (σ + ε) + β",
-        fix=NORM_FIX,
-    )
-    yield Fault(
-        "norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
-        "constructed, after the Annotated Transformer", cause="the Annotated Transformer's LayerNorm, x.std(-1) + eps",
-        parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6),
-        equation="y = γ · (x − μ) / (s + ε) + β, s² = Σ (x − μ)² / (n − 1)",
-        fix=NORM_FIX,
-    )
-    yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
-                recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
-                equation="σ² = Σ (x − μ)² / (n − 1)",
-                fix="Divide by n: var(-1, unbiased=False).")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", "constructed", rewritten(_sum),
-                "a norm left out",
-                equation="y = x",
-                fix=NORM_FIX)
-    yield Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", "constructed",
-                recast(_WithoutMean), "the norm of later models",
-                equation="y = γ · x / √(mean(x²) + ε) + β",
-                fix=NORM_FIX)
-    yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
-                "constructed", other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])}),
-                "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)",
-                equation="y = (x − μ) / √(σ² + ε)",
-                fix="Load γ and β; old checkpoints call them gamma and beta. Let load_state_dict be strict.")
-    yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
-                other_parameters(lambda p: {"bias": np.zeros_like(p["bias"])}), "bias=False",
-                equation="y = γ · (x − μ) / √(σ² + ε)",
-                fix="Give the LayerNorm a bias and load it.")
-    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", other_weight(np.ones_like),
-                "a scale that was not loaded", after_failure=True, equation="y = (x − μ) / √(σ² + ε) + β",
-                fix="Load γ; old checkpoints call it gamma.")
-    yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
-                other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
-                "arguments passed by position in another order", after_failure=True,
-                equation="y = β · (x − μ) / √(σ² + ε) + γ",
-                fix="Pass the norm's weight and bias by keyword.")
-    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
-                "another model family's convention",
-                equation="y = (1 + γ) · (x − μ) / √(σ² + ε) + β",
-                fix="Multiply by γ itself.")
-    yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
-                "constructed",
-                recast(_OverPositions), "a wrong axis",
-                equation="μ and σ² over the positions of each feature",
-                fix=NORM_FIX)
-    yield Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together", "constructed",
-                lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None, "normalized_shape=x.shape[1:]",
-                equation="μ and σ² over all positions and features of a row",
-                fix=NORM_FIX)
-    yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "`demystified`'s tutorial", _shared,
-                "one LayerNorm object serves both residuals", own,
-                fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
-    yield Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", "constructed",
-                _after_norm, "norm and sum in the wrong order", own,
-                equation="y = LayerNorm(x) + skip",
-                fix="Add the residual before the norm: LayerNorm(x + skip).")
-    yield Fault("residual-missing", NORMS, "the residual is not added", "constructed", _sum_of(1.0, 0.0), "", own,
-                equation="y = LayerNorm(x)",
-                fix="Add the residual before the norm: LayerNorm(x + skip).")
-    yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
-                "added in the sub-layer and again outside it", own,
-                equation="y = LayerNorm(x + 2 skip)",
-                fix="Add the residual once.")
-    yield Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", "constructed",
-                _sum_of(0.0, 1.0), "", own,
-                equation="y = LayerNorm(skip)",
-                fix="Add the sub-layer's result to the residual.")
-    yield Fault(
-        "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1),
-                least=-16.0, quantity="factor of the residual"),
-        equation="y = LayerNorm(x + c skip)",
-        fix="Add the residual without a factor.",
-    )
-    yield Fault(
-        "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
-        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own,
-        after_failure=True,
-        parameter=Parameter("factor", lambda _: 1.0, kept_share,
-                partial(_scaled, parent=0), least=-16.0),
-        equation="y = LayerNorm(c x + skip)",
-        fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",
-    )
-    yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
-                _from_layer_input, "one variable kept for both residuals",
-                LAYER_OUTPUT,
-                equation="y = LayerNorm(x + layer input)",
-                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
-    yield Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", "constructed",
-                _layer_input_added, "a residual around the whole layer", LAYER_OUTPUT, after_failure=True,
-                combined_after_failure=True,
-                equation="y = LayerNorm(x + skip + layer input)",
-                fix="Add only the output of attention.output.LayerNorm after the feed-forward network.")
-    yield Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", "constructed",
-                _bias_again, "a fused kernel of bias, residual and norm after a product that has a bias", after_failure=True,
-                equation="y = LayerNorm(x W + b + b + skip)",
-                fix="Add the bias once: in the product, or in the fused kernel.")
-    yield Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", "constructed", _again,
-                "a norm in front of the encoder besides that of the embeddings", after_failure=True,
-                equation="y = LayerNorm(LayerNorm(x))",
-                fix="Apply the embeddings' LayerNorm once.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", parameter=_epsilon()),
+    Fault("epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
+          parameter=_epsilon_outside(_EPSILON_OUTSIDE, 1e-5, "epsilon added outside the root")),
+    Fault("norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
+          parameter=_epsilon_outside(variant(_EPSILON_OUTSIDE, degrees_lost=1), 1e-6)),
+    Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", recast(variant(Norm, degrees_lost=1))),
+    Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", rewritten(_sum)),
+    Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(variant(Norm, centred=False))),
+    Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
+          other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
+    Fault("norm-bias-missing", NORMS, "beta is not added", parameter("bias", lambda beta, _: 0.0 * beta)),
+    Fault("norm-weight-missing", NORMS, "gamma is 1", other_weight(np.ones_like), tried=ALONE),
+    Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged",
+          other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}), tried=ALONE),
+    Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", _plus_one),
+    Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
+          recast(_OverPositions)),
+    Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together",
+          lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None),
+    Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", has_parameters_of(_of_other_norm),
+          only=WITH_RESIDUAL),
+    Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", _after_norm,
+          only=WITH_RESIDUAL),
+    Fault("residual-missing", NORMS, "the residual is not added", operand(lambda x, _: 0.0 * x, 1), only=WITH_RESIDUAL),
+    Fault("residual-doubled", NORMS, "the residual is added twice", operand(lambda x, _: 2.0 * x, 1), only=WITH_RESIDUAL),
+    Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added",
+          operand(lambda x, _: 0.0 * x, 0), only=WITH_RESIDUAL),
+    Fault("residual-scaled", NORMS, "the residual is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, partial(_scaled, parent=1), least=-16.0,
+                              quantity="factor of the residual"), only=WITH_RESIDUAL),
+    Fault("sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, kept_share, partial(_scaled, parent=0), least=-16.0), only=WITH_RESIDUAL,
+          tried=ALONE),
+    Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output",
+          reads(in_layer(""), 1), only=LAYER_OUTPUT),
+    Fault("layer-input-added", NORMS, "the layer's input is added as well: LayerNorm(x + skip + layer input)", _layer_input_added,
+          only=LAYER_OUTPUT, tried=FAILED),
+    Fault("sublayer-bias-twice", NORMS, "the bias of the preceding product is added again before the norm", _bias_again,
+          tried=ALONE),
+    Fault("norm-repeated", frozenset({"copy"}), "the norm is applied again to its own result", _again, tried=ALONE),
+)
+# fmt: on
+
+# fmt: off
+FORMS: tuple[Fault, ...] = (
+    Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
+          recast(variant(Norm, inverse=_second_moment)), tried=ALONE),
+    Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
+          lambda step, _: step.recast(_IDLE_LANES) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
+    Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
+    Fault("norm-bias-first", NORMS, "beta is added before the product with gamma", _bias_first, tried=ALONE),
+    Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
+          _before_norm, only=LAYER_OUTPUT, tried=ALONE),
+    Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result", _affine_again,
+          tried=ALONE),
+)
 # fmt: on

@@ -1,29 +1,15 @@
-"""Faults of pooling: another pooling of the tokens, or another or no normalization.
+"""Faults of what follows the layers: of sentence embeddings, of the pooler and of the transform of the masked-LM head.
 
-The fault of a dense layer after the pooling of a sentence embedding.
-
-Faults of the pooler, besides those of other tokens and functions, are means, a result of length 1, and a second pooling.
-
-Faults of the transform of the masked-LM head: activation function and norm in the other order, or a norm that is bypassed.
+Other tokens that the pooler reads are faults of linear layers, and other functions of it those of activation functions.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import (
-    Altered,
-    first_parent,
-    function,
-    recast,
-    variance_of,
-    with_parent,
-    with_rounded_parent,
-    with_slack,
-    with_slack_of_parent,
-)
-from conformance.faults.fault import FUNCTIONS, Change, Fault, FaultContext
+from conformance.faults.changes import Altered, errors_of, run, variance_of, with_rounded_parent, with_slack_of_parent
+from conformance.faults.edits import first_parent, function, reads, recast, with_computed, with_operand
+from conformance.faults.fault import ALONE, ALWAYS, FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
 from conformance.model.heads import POOLING
@@ -32,8 +18,7 @@ from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.pooling import Maximum, Weighted
 
-_UNIT = frozenset({"unit"})
-_FIX = "Read the pooling from 1_Pooling/config.json."
+_UNIT, _POOLED = frozenset({"unit"}), frozenset({"first_token_linear"})
 
 
 def _kinds(*names: str) -> frozenset[str]:
@@ -55,29 +40,18 @@ def _weighted(name: str) -> Change:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of pooling and normalization."""
-    made = "constructed"
-    yield Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, including padding", made,
-                _weighted("mean-with-padding"), "hidden.mean(1), without the attention mask",
-                equation="e = Σ_s x_s / S", fix="Sum x · mask over the tokens, and divide by the sum of the mask.")
-    yield Fault("pooling-without-special", _kinds("mean"), "the mean leaves out the first and the last token", made,
-                _weighted("mean-without-special"), "[CLS] and [SEP] masked like padding",
-                equation="e = mean over the tokens between [CLS] and [SEP]",
-                fix="Take the mean over all tokens that are not padding.")
-    yield Fault("pooling-first-token", _other_than("cls"), "the embedding is the first token", made,
-                _weighted("cls"), "last_hidden_state[:, 0], as for a classifier", equation="e = x₀", fix=_FIX)
-    yield Fault("pooling-mean", _other_than("mean"), "the embedding is the mean over the tokens", made,
-                _weighted("mean"), "sentence-transformers' default where it finds no 1_Pooling",
-                equation="e = Σ_s m_s x_s / Σ_s m_s", fix=_FIX)
-    yield Fault("pooling-max", _other_than("max"), "the embedding is the largest value of each feature over the tokens", made,
-                recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
-    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, first_parent,
-                "2_Normalize left out; dot products used in place of cosines", equation="y = x",
-                fix="Divide each embedding by its length.")
-    yield Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length", made,
-                function(lambda x: x / np.abs(x).max(-1, keepdims=True)), "normalize(x, p=inf)",
-                equation="y = x / max_h |x_h|", fix="Divide each embedding by its length.")
+FAULTS: tuple[Fault, ...] = (
+    Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, including padding",
+          _weighted("mean-with-padding")),
+    Fault("pooling-without-special", _kinds("mean"), "the mean leaves out the first and the last token",
+          _weighted("mean-without-special")),
+    Fault("pooling-first-token", _other_than("cls"), "the embedding is the first token", _weighted("cls")),
+    Fault("pooling-mean", _other_than("mean"), "the embedding is the mean over the tokens", _weighted("mean")),
+    Fault("pooling-max", _other_than("max"), "the embedding is the largest value of each feature over the tokens", recast(Maximum)),
+    Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", first_parent),
+    Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length",
+          function(lambda x: x / np.abs(x).max(-1, keepdims=True))),
+)
 # fmt: on
 
 
@@ -95,16 +69,11 @@ def _handed_on(step: Step, context: FaultContext) -> Step | None:
 
 
 # fmt: off
-def dense_faults() -> Iterator[Fault]:
-    """Yield the fault of dense layers."""
-    yield Fault("dense-missing", frozenset({"linear", *filter(None, DENSE_ACTIVATIONS)}),
-                "the dense layer after the pooling returns its input unchanged", "constructed", _handed_on,
-                "2_Dense, or its linear layer, left out", _ENDS, equation="y = x",
-                fix="Apply the modules that modules.json lists, each with the parameters in its own folder.")
+DENSE_FAULTS: tuple[Fault, ...] = (
+    Fault("dense-missing", frozenset({"linear", *filter(None, DENSE_ACTIVATIONS)}),
+          "the dense layer after the pooling returns its input unchanged", _handed_on, only=_ENDS),
+)
 # fmt: on
-
-
-_POOLER_FIX = "Feed the pooler the first token of the last hidden state, and each head the pooler's output."
 
 
 def _mean(*, padding: bool, weighted: bool) -> Change:
@@ -140,53 +109,36 @@ def _of_length_one(step: Step, _: FaultContext) -> Step:
 
 
 def _again(step: Step, context: FaultContext) -> Step | None:
-    """Return the head of tanh(W p + b) for the pooler's output p and its own parameters; both results may be rounded."""
-    (pooled,) = step.parents
-    if "pooler.dense" not in context.network.table:
+    """Return the head of the pooler's result for the pooler's output, with the rounding errors of both of its steps."""
+    network, names = context.network, ("pooler.dense", "pooler.activation")
+    if names[0] not in network.table:
         return None
-    own = context.network.site("pooler.dense").parameters
-    if own["weight"].shape[1] != pooled.shape[-1]:
+    (hidden,) = network.table[names[0]].parents
+    steps = run(network, names, {hidden: step.parents[0][:, None]})
+    if steps is None:
         return None
-    product = pooled @ own["weight"].T + own["bias"]
-    twice = np.tanh(product)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        rounding = arithmetic.storage.rounding_variance
-        size = np.abs(pooled) @ np.abs(own["weight"]).T + np.abs(own["bias"])  # The partial sums are no larger.
-        return altered.inner.jacobians()[0].variance(rounding(size) * (1.0 - twice**2) ** 2 + rounding(twice))
-
-    return with_slack(step.replaced(parents=(twice,)), slack)
+    return with_slack_of_parent(with_operand(step, steps[names[1]].value), errors_of(network, steps))
 
 
 # fmt: off
-def pooler_faults() -> Iterator[Fault]:
-    """Yield the further faults of the pooler."""
-    pooled = frozenset({"first_token_linear"})
-    for end, padding, which in (("", False, ""), ("-with-padding", True, ", including padding")):
-        yield Fault(f"pooler-mean{end}", pooled, f"the mean over all tokens{which} is read, not the first token", "constructed",
-                    _mean(padding=padding, weighted=False), "hidden.mean(1)" if padding else "a sentence embedding's pooling",
-                    fix=_POOLER_FIX)
-        yield Fault(f"pooler-weighted-mean{end}", pooled,
-                    f"the mean over all tokens{which}, weighted by their positions, is read, not the first token", "constructed",
-                    _mean(padding=padding, weighted=True), "the pooling of SGPT (Muennighoff 2022)", ("pooler.dense",),
-                    after_failure=True,
-                    equation="y = (Σ_s s x_s / Σ_s s) Wᵀ + b, s from 1", fix=_POOLER_FIX)
-    yield Fault("pooler-normalised", frozenset({"tanh"}), "the pooler's output is divided by its length", "constructed",
-                _of_length_one, "the Normalize module of sentence-transformers, in front of a classifier", ("pooler.activation",),
-                after_failure=True, equation="y = tanh(x) / ‖tanh(x)‖",
-                fix="Return tanh as it is; normalise only where embeddings are compared.")
-    yield Fault("pooler-twice", frozenset({"linear"}), "the head reads the pooler's output after the pooler once more",
-                "constructed", _again, "a head that has a pooler of its own, given the pooled output",
-                ("seq_relationship", "classifier"), after_failure=True,
-                equation="y = tanh(W_p p + b_p) Wᵀ + b, p the pooler's output",
-                fix=_POOLER_FIX)
+POOLER_FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"pooler-{mean}{end}", _POOLED, f"the mean over all tokens{which}{how} is read, not the first token",
+              _mean(padding=bool(end), weighted=bool(how)), tried=ALONE if how else ALWAYS)
+        for end, which in (("", ""), ("-with-padding", ", including padding"))
+        for mean, how in (("mean", ""), ("weighted-mean", ", weighted by their positions,"))
+    ),
+    Fault("pooler-normalised", frozenset({"tanh"}), "the pooler's output is divided by its length", _of_length_one,
+          only=("pooler.activation",), tried=ALONE),
+    Fault("pooler-twice", frozenset({"linear"}), "the head reads the pooler's output after the pooler once more", _again,
+          only=("seq_relationship", "classifier"), tried=ALONE),
+)
 # fmt: on
 
 
 _PATH = "cls.predictions.transform."
 _DENSE, _ACT, _NORM = (f"{_PATH}{name}" for name in ("dense", "transform_act_fn", "LayerNorm"))
 _TRANSFORM = (_ACT, _NORM)
-_ORDER = "Apply to the hidden state transform.dense, the activation function and transform.LayerNorm, in this order."
 
 
 def _in_place_of(step: Step, found: Step) -> Step:
@@ -213,25 +165,21 @@ def _norm_first(step: Step, context: FaultContext) -> Step | None:
     """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
     if step.site.activation.name == _ACT:
         norm = context.network.step(_NORM, step.parents[0])
-        return with_slack_of_parent(step.replaced(parents=(norm.value,)), lambda _, arithmetic: variance_of(norm, arithmetic))
-    return with_parent(step, context, _DENSE)
+        return with_computed(step, norm)
+    return reads(lambda _: _DENSE)(step, context)
 
 
 # fmt: off
-def transform_faults() -> Iterator[Fault]:
-    """Yield the faults of the transform."""
-    made, cause = "constructed", "layers in the order product, norm, function"
-    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", made, _other_order,
-                cause, _TRANSFORM, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_ORDER)
-    yield Fault("transform-norm-first", FUNCTIONS | NORMS,
-                "the head's norm reads the product, and its activation function reads the norm", made, _norm_first,
-                cause, _TRANSFORM, after_failure=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_ORDER)
-    yield Fault("decoder-without-norm", frozenset({"linear"}),
-                "the decoder reads the transform's activation function, bypassing its norm", made,
-                lambda step, context: with_parent(step, context, _ACT),
-                "a norm left out, or before the function", ("predictions.decoder",), after_failure=True,
-                equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_ORDER)
-    yield Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", made, _with_hidden_state,
-                "the module of a layer's residual norm, used for the head", (_NORM,), after_failure=True,
-                equation="y = LayerNorm(f(x Wᵀ + b) + x)", fix=_ORDER)
+TRANSFORM_FAULTS: tuple[Fault, ...] = (
+    Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", _other_order,
+          only=_TRANSFORM, tried=ALONE),
+    Fault("transform-norm-first", FUNCTIONS | NORMS,
+          "the head's norm reads the product, and its activation function reads the norm", _norm_first, only=_TRANSFORM,
+          tried=ALONE),
+    Fault("decoder-without-norm", frozenset({"linear"}),
+          "the decoder reads the transform's activation function, bypassing its norm", reads(lambda _: _ACT),
+          only=("predictions.decoder",), tried=ALONE),
+    Fault("transform-residual", NORMS, "the hidden state is added before the head's norm", _with_hidden_state, only=(_NORM,),
+          tried=ALONE),
+)
 # fmt: on

@@ -1,12 +1,13 @@
 """Faults of reduced precision: operands, weights or results rounded to a narrower format than the declared one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import Altered, other_weight
-from conformance.faults.fault import COMPUTED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
+from conformance.faults.changes import Altered
+from conformance.faults.edits import other_weight
+from conformance.faults.fault import ALONE, COMPUTED, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
@@ -15,7 +16,7 @@ from conformance.oracle.linear_maps import Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 
-_PRECISION = "Switch off reduced precision, or declare the format of the computation as the run's --dtype."
+_WEIGHTED = LINEARS | {"word_lookup", "position_lookup", "token_type_lookup"}
 
 Rounding = Callable[[Array], Array]
 
@@ -145,50 +146,42 @@ def _bits_as_half(weight: Array) -> Array:
     return as_array(bits.astype(np.uint16).view(np.float16), np.float64)
 
 
+def _if_narrower(name: str, change: Change) -> Change:
+    """Return the change; it gives None unless the format is narrower than that of the candidate."""
+    return lambda step, context: change(step, context) if _is_narrower(name, context) else None
+
+
 def _held_in(name: str) -> Change:
-    weights = other_weight(FORMATS[name].round)
-    return lambda step, context: weights(step, context) if _is_narrower(name, context) else None
+    return _if_narrower(name, other_weight(FORMATS[name].round))
 
 
 def _result(name: str) -> Change:
     """Return the change that rounds the result to a format; a result next to a tie may be rounded either way."""
     rounding, variance = _narrow(name)
-
-    def change(step: Step, context: FaultContext) -> Step | None:
-        return (
-            Altered(step, lambda inner: rounding(inner.value), slack=lambda altered, _: variance(altered.value))
-            if _is_narrower(name, context)
-            else None
-        )
-
-    return change
+    return _if_narrower(
+        name, lambda step, _: Altered(step, lambda inner: rounding(inner.value), lambda altered, _: variance(altered.value))
+    )
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of reduced precision."""
-    tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
-    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "truncated")):
-        yield Fault(f"precision-tf32{end}", PRODUCTS,
-                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
-                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
-                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32",
-                    after_failure=True, combined_after_failure=True,
-                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
-    cause = "autocast, or a runtime's default"
-    for name in ("bfloat16", "float16"):
-        yield Fault(f"precision-{name}", COMPUTED, f"operands are rounded to {name}: reduced precision, not a wrong equation",
-                    "transformers#14450", _in_format(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
-        yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",
-                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", after_failure=True,
-                    combined_after_failure=True,
-                    fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
-        yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
-                    "constructed", _result(name), cause, after_failure=True, combined_after_failure=True, fix=_PRECISION)
-    yield Fault("result-bfloat16-truncated", COMPUTED, "the result is truncated to bfloat16, not rounded", "constructed",
-                _truncated, "a conversion that drops the lower sixteen bits", after_failure=True,
-                fix="Round to nearest when converting to bfloat16, or keep the format of the run.")
-    yield Fault("weights-bfloat16-as-float16", LINEARS | tables, "the weights, stored in bfloat16, are read as float16",
-                "constructed", other_weight(_bits_as_half), "a loader that knows one format of sixteen bits", after_failure=True,
-                fix="Read each tensor in the format that the file declares.")
+FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"precision-tf32{end}", PRODUCTS,
+              f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation", _in_tf32(truncated=bool(end)),
+              tried=FAILED)
+        for end, rendered in (("", "rounded"), ("-truncated", "truncated"))
+    ),
+    *(
+        Fault(f"{what}-{name}", kinds, sentence.format(name), change(name), tried=FAILED)
+        for name in ("bfloat16", "float16")
+        for what, kinds, sentence, change in (
+            ("precision", COMPUTED, "operands are rounded to {}: reduced precision, not a wrong equation", _in_format),
+            ("weights", _WEIGHTED, "the weights are those of the checkpoint rounded to {}", _held_in),
+            ("result", COMPUTED, "the result is rounded to {}: reduced precision, not a wrong equation", _result),
+        )
+    ),
+    Fault("result-bfloat16-truncated", COMPUTED, "the result is truncated to bfloat16, not rounded", _truncated, tried=ALONE),
+    Fault("weights-bfloat16-as-float16", _WEIGHTED, "the weights, stored in bfloat16, are read as float16",
+          other_weight(_bits_as_half), tried=ALONE),
+)
 # fmt: on

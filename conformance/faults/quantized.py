@@ -12,7 +12,7 @@ The forms, each computed as in its library:
 Weights of few significant digits lie on ties, so the quotients that are rounded are computed in float32, as the libraries do.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import Altered, other_weight, with_slack, with_slack_of_parent
-from conformance.faults.fault import LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
+from conformance.faults.changes import Altered, with_slack, with_slack_of_parent
+from conformance.faults.edits import other_weight
+from conformance.faults.fault import ALONE, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
@@ -31,7 +32,6 @@ from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 
-UNQUANTIZED = "Run without quantisation, or export without it."
 _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -64,6 +64,10 @@ def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
     return as_array(np.rint(quotients(w, step)) * step, np.float64)
+
+
+def _symmetric(largest: float) -> Callable[[int | None], Change]:
+    return lambda axis: other_weight(partial(symmetric, axis=axis, largest=largest))
 
 
 def _held_symmetric(axis: int | None) -> Change:
@@ -204,50 +208,38 @@ def _two_of_four(step: Step, _: FaultContext) -> Step | None:
 
 
 # fmt: off
-def faults() -> Iterator[Fault]:
-    """Yield the faults of quantized weights."""
-    for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
-        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
-                    "constructed", other_weight(partial(symmetric, axis=axis)), "a quantised export", after_failure=True,
-                    combined_after_failure=True,
-                    fix=UNQUANTIZED)
-        yield Fault(f"precision-int8{end}-held", LINEARS,
-                    f"the weights are rounded to 255 levels per {a}, in their own format: int8 quantisation", "constructed",
-                    _held_symmetric(axis), "a quantiser that computes in the half-precision format of the weights",
-                    after_failure=True, fix=UNQUANTIZED)
-        yield Fault(f"precision-int4{end}", LINEARS, f"the weights are rounded to 15 levels per {a}: int4 quantisation",
-                    "constructed", other_weight(partial(symmetric, axis=axis, largest=7.0)),
-                    "a quantiser to four bits without groups", after_failure=True, combined_after_failure=True, fix=UNQUANTIZED)
-    for name, quantiser, sentence, cause in (
-        ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
-        ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
-        ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
-        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled per tensor", "Transformer Engine, torchao, vLLM"),
-    ):
-        yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
-                    after_failure=True, fix=UNQUANTIZED)
-    yield Fault("precision-int8-wrapped", LINEARS, "the weights are rounded to int8 with +128, which becomes −128",
-                "constructed", other_weight(_wrapped), "a scale of max / 128, and a cast that does not saturate",
-                after_failure=True,
-                equation="w = s k, s = max |w| / 128 of the output feature; k = −128 where w / s rounds to 128",
-                fix="Scale by max / 127, or limit the integers to −128 … 127 before the cast.")
-    yield Fault("precision-int8-scales-of-inputs", LINEARS,
-                "the weights are int8 with a scale for each output feature, which is applied to the input feature of that index",
-                "constructed", _scales_of_columns, "a square matrix in the layout of another library", after_failure=True,
-                equation="w_oi = k_oi s_i in place of k_oi s_o",
-                fix="Multiply each row of the integers by its own scale.")
-    yield Fault("precision-int8-cache", SCORES | CONTEXT,
-                "the keys, or the values, are rounded to 255 levels for each token and head: int8 quantisation", "constructed",
-                _cache_of_bytes, "a key-value cache of bytes", after_failure=True,
-                equation="k ≈ s rint(k / s), s = max |k| / 127 over a head's features",
-                fix=UNQUANTIZED)
-    yield Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation", "constructed",
-                lambda step, _: step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents)),
-                "attention kernels that multiply in float8", after_failure=True, fix=UNQUANTIZED)
-    yield Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", "constructed", _float8_result,
-                "a key-value cache of float8 without a scale", after_failure=True,
-                equation="y = float8(x Wᵀ + b)", fix=UNQUANTIZED)
-    yield Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", "constructed",
-                _two_of_four, "2:4 sparsity, as of apex.contrib.sparsity", after_failure=True,
-                fix="Load the checkpoint's weights, not a copy that was pruned to 2:4 sparsity.")
+FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"precision-{name}{end}{held}", LINEARS,
+              f"the weights are rounded to {levels} levels per {group}{held and ', in their own format'}: {name} quantisation",
+              change(axis), tried=ALONE if held else FAILED)
+        for end, axis, group in (("", None, "tensor"), ("-channel", 1, "output feature"))
+        for name, held, levels, change in (
+            ("int8", "", 255, _symmetric(127.0)), ("int8", "-held", 255, _held_symmetric),
+            ("int4", "", 15, _symmetric(7.0)),
+        )
+    ),
+    *(
+        Fault(f"precision-{name}", LINEARS, f"the weights are rounded to {levels}: quantisation", other_weight(quantiser),
+              tried=ALONE)
+        for name, levels, quantiser in (
+            ("int8-block", "255 levels in blocks of 32", _in_blocks(32, _int8_block)),
+            ("int4-block", "16 levels in blocks of 32", _in_blocks(32, _int4_block)),
+            ("nf4-block", "16 levels (NF4) in blocks of 64", _in_blocks(64, _nf4_block)),
+            ("float8", "float8 (E4M3), scaled per tensor", _float8),
+        )
+    ),
+    Fault("precision-int8-wrapped", LINEARS, "the weights are rounded to int8 with +128, which becomes −128",
+          other_weight(_wrapped), tried=ALONE),
+    Fault("precision-int8-scales-of-inputs", LINEARS,
+          "the weights are int8 with a scale for each output feature, which is applied to the input feature of that index",
+          _scales_of_columns, tried=ALONE),
+    Fault("precision-int8-cache", SCORES | CONTEXT,
+          "the keys, or the values, are rounded to 255 levels for each token and head: int8 quantisation", _cache_of_bytes,
+          tried=ALONE),
+    Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation",
+          lambda step, _: step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents)), tried=ALONE),
+    Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", _float8_result, tried=ALONE),
+    Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", _two_of_four, tried=ALONE),
+)
 # fmt: on

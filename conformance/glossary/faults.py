@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, Fault, Parameter
+from conformance.faults.fault import EVERY_LAYER
 from conformance.faults.fitted import DESCRIPTIONS
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
@@ -55,7 +56,7 @@ def sections(name: str) -> Iterator[Section]:
     yield "number", _number(parameter) if parameter else ()
     yield "equation with the mistake", _once(f.equation for f in faults)
     yield "source", _once(_CONSTRUCTED if f.source == "constructed" else f.source for f in faults)
-    if any(isinstance(f, Fault) and f.in_every_layer for f in faults):
+    if any(isinstance(f, Fault) and f.extent == EVERY_LAYER for f in faults):
         yield "extent", ("every layer at once; it is not considered for one layer alone",)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))

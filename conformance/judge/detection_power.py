@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.faults import CATALOGUE, dropout
+from conformance.faults import CATALOGUE, training
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.fault_directions import possible_directions
@@ -35,7 +35,7 @@ Sigma = Literal["modular", "widest"]
 
 # Goldens whose backward passes are in the matrix; none has relative positions, cross-attention or a pooling.
 BACKWARD = (*DEFAULT_GOLDENS, "tanh", "regression", "multi-label")
-_OF_TRAINING = {fault.name for fault in dropout.faults()}
+_OF_TRAINING = {fault.name for fault in training.DROPOUT}
 
 
 @dataclass(frozen=True)

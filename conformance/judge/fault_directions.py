@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from conformance.faults import CATALOGUE, Fault, FaultContext, Parameter
+from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.noise import Noise
 from conformance.judge.search.placements import SINGLE, FaultPlacement
 from conformance.judge.segment import Segment
@@ -131,14 +132,14 @@ def possible_directions(segment: Segment, storage: Format, *, after_failure: boo
     near = (
         (f, n)
         for f, n in faults_at_steps(segment)
-        if f.after_failure == after_failure and (f.replaces_layer or _is_of_its_layer(segment, n))
+        if f.after_failure == after_failure and (f.extent == WHOLE_LAYER or _is_of_its_layer(segment, n))
     )
     return [direction(fault, name, segment, storage) for fault, name in near]
 
 
 def in_other_layers(segment: Segment) -> list[FaultPlacement]:
     """Return the faults at steps of other layers than the activation's own, apart from those that replace a whole layer."""
-    far = ((f, n) for f, n in faults_at_steps(segment) if not f.replaces_layer and not _is_of_its_layer(segment, n))
+    far = ((f, n) for f, n in faults_at_steps(segment) if f.extent != WHOLE_LAYER and not _is_of_its_layer(segment, n))
     return [FaultPlacement(fault, (name,), SINGLE) for fault, name in far]
 
 

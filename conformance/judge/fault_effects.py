@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from conformance.faults.fault import ROWS
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, project, projection_result
@@ -70,7 +71,7 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
     def sized(direction: Direction) -> list[Direction]:
         if direction.parameter is None:
             return [direction]
-        for share in () if direction.fault.couples_rows else SHARES:
+        for share in () if direction.fault.extent == ROWS else SHARES:
             small = replace(direction, share=share)
             found = None if small.effect is None else project(small.effect, small.effect, noise)
             if found and found.expected_z * rows >= least:
@@ -105,7 +106,7 @@ class GrossEffects:
     @cached_property
     def coupling(self) -> dict[int, Array | None]:
         """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
-        return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.couples_rows}
+        return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.extent == ROWS}
 
     def on_block(
         self, block: Block, residual: Array, changes: Mapping[int, Array], noises: Sequence[Noise], *, apart: bool = False
@@ -151,7 +152,7 @@ class GrossEffects:
         is_small = self._observation.actual.size <= SMALL
 
         def sizes(direction: Direction) -> list[float]:
-            couples_rows = direction.fault.couples_rows
+            couples_rows = direction.fault.extent == ROWS
             # A copy does not keep the effect.
             evaluated = direction if is_small or couples_rows else replace(direction)
             effect = None if direction.share is not None else evaluated.effect

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from conformance.faults.fault import ROWS
 from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.depth import Depth
 from conformance.judge.evidence import LocalJudgement
@@ -61,7 +62,7 @@ class _Filtered(NamedTuple):
 def _with_filters(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> _Filtered:
     captured = as_captured(hypotheses)
     near = possible_directions(observation.probe.segment, hypotheses[0].arithmetic.storage)
-    whole = (direction.on(observation.whole.segment) if direction.fault.couples_rows else direction for direction in near)
+    whole = (direction.on(observation.whole.segment) if direction.fault.extent == ROWS else direction for direction in near)
     directions = of_each_size(observation, list(whole), hypotheses[-1])
     widest = Limits.of(1, observation.count, STATISTICS + len(directions), alpha)
     gross = GrossEffects(observation, directions, widest.max, hypotheses[-1])

@@ -13,6 +13,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 
 from conformance.faults import BY_NAME, reported_as
+from conformance.faults.fault import EVERY_LAYER, SIBLINGS
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.further_rows import FURTHER
@@ -25,7 +26,7 @@ from conformance.results.records import ActivationRecord, FaultRecord
 
 LARGEST = frozenset(fault.name for fault in FITTED if fault.is_largest_error)
 REDUCED = "precision-"  # with which the names of faults begin that round operands, weights or results
-WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.in_every_layer)
+WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.extent == EVERY_LAYER)
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
     """Return whether the activations of all layers are consistent with an explanation.
 
-    A fault that acts in every layer must be found in all layers but `Fault.spared`, whose parameters may be right, by chance or by
-    the mistake; in the layers where it is found, no step on which it acts may pass.
+    A fault that acts in every layer must be found in all layers but one, whose parameters may be right, by chance or by the
+    mistake; in the layers where it is found, no step on which it acts may pass.
     """
     of_layers = [(a, m[1]) for a in activations if (m := LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
@@ -165,7 +166,7 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
         passes = any(
             layer in applied and a.outcome == "pass" and a.activation.endswith(BY_NAME[name].only) for a, layer in of_layers
         )
-        if passes or len(applied) < layers - BY_NAME[name].spared(layers):
+        if passes or len(applied) < layers - 1:
             return False
     return not any(_is_half(fault, activations) for fault in explanation)
 
@@ -173,7 +174,7 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
     """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
     known, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
-    if known is None or not known.all_steps_or_none or match is None:
+    if known is None or known.extent != SIBLINGS or match is None:
         return False
     layer = f"encoder.layer.{match[1]}."
     return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(known.only) for a in activations)

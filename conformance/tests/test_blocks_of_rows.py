@@ -13,6 +13,7 @@ import pytest
 from conformance import Result, check, load_golden
 from conformance.errors import DependencyMissingError
 from conformance.faults import BY_NAME
+from conformance.faults.fault import ROWS
 from conformance.judge import failing_activation
 from conformance.judge import observation as parts
 from conformance.judge.effective_samples import Repeats, hashed
@@ -114,7 +115,7 @@ def test_a_fault_that_is_gross_on_the_probe_is_gross_on_all_rows(golden: str, mo
         few = of_segment(probe.segment, hypothesis, probe.judged)
         every = of_segment(one.whole.segment, hypothesis, one.judged)
         for look in possible_directions(probe.segment, FORMATS["float32"]):
-            if look.fault.couples_rows or look.effect is None or not is_gross(largest_element(look.effect, few), limit):
+            if look.fault.extent == ROWS or look.effect is None or not is_gross(largest_element(look.effect, few), limit):
                 continue
             effect = look.on(one.whole.segment).effect
             assert effect is not None, (one.name, look.fault.name)

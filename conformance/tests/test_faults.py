@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
 from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
 from conformance.faults import BY_NAME, CATALOGUE, Fault, FaultContext
-from conformance.faults.changes import Altered
+from conformance.faults.changes import Altered, Rearranged
 from conformance.faults.fitted import FITTED, Fitted
+from conformance.faults.hints import HINTS, hint
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
@@ -49,6 +51,18 @@ def test_every_fault_is_planted_by_a_table_of_mistakes_or_by_a_test() -> None:
 
 def test_every_kind_of_step_that_a_fault_acts_on_has_an_equation() -> None:
     assert {(fault.name, kind) for fault in (*CATALOGUE, *FITTED) for kind in fault.kinds - EQUATIONS.keys()} == set()
+
+
+def test_every_hint_is_for_a_fault_and_every_pattern_for_several() -> None:
+    fitting = {name: [fault for fault in BY_NAME if fnmatchcase(fault, name)] for name in HINTS}
+    assert [name for name, found in fitting.items() if len(found) < (2 if "*" in name else 1)] == []
+
+
+def test_a_word_is_that_of_the_name_or_of_the_longest_pattern_that_it_fits() -> None:
+    assert hint("positions-from-zero").repair == HINTS["positions-*"].repair != HINTS["*"].repair
+    assert hint("distance-query-missing").repair == HINTS["distance-query-*"].repair != HINTS["distance-*"].repair
+    assert hint("gelu-of-magnitude").equation == "y = x/2 · (1 + erf(|x|/√2))"
+    assert hint("a name of no fault") == HINTS["*"]
 
 
 @pytest.mark.parametrize("fault", [*CATALOGUE, *FITTED], ids=lambda f: f.name)
@@ -136,8 +150,7 @@ def test_a_rearranged_result_stays_rearranged_when_its_step_is_changed_again() -
 
 def test_a_rearranged_result_has_rearranged_roundings_and_the_adjoint_of_its_jacobian() -> None:
     step = _step("encoder.layer.0.attention.self.query")
-    turned = BY_NAME["weight-reversed"].applied(step, PLACE)
-    assert turned is not None
+    turned = Rearranged(step, lambda x: x[..., ::-1])
     arithmetic = hypotheses("float32")[0].arithmetic
     own, moved = (s.roundings(arithmetic).variance() for s in (step, turned))
     np.testing.assert_array_equal(moved, own[..., ::-1])

@@ -62,7 +62,7 @@ def test_a_sum_of_gradients_and_a_gradient_of_a_parameter_keep_their_names(wrong
 
 
 def test_every_fault_of_a_backward_pass_is_planted() -> None:
-    assert {wrong.named for wrong in WRONG.values()} == {fault.name for fault in gradients.faults()}
+    assert {wrong.named for wrong in WRONG.values()} == {fault.name for fault in gradients.FAULTS}
 
 
 def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:

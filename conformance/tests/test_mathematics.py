@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from conformance import load_golden
-from conformance.faults import CATALOGUE, heads
+from conformance.faults import CATALOGUE, attended
 from conformance.goldens.batches import Stream
 from conformance.goldens.manifest import manifest
 from conformance.judge.detection_power import power
@@ -173,7 +173,7 @@ def test_philox_normals_are_normal_and_exact_in_bfloat16() -> None:
 BELOW_HALF = {"softmax-denominator-epsilon"}
 WEIGHTS = {"weights-bfloat16", "weights-float16"}  # Generated weights are exact in both formats.
 # Beside captured probabilities only, which the oracle's network does not have; `test_descriptions` plants them.
-IN_KERNELS = {fault.name for fault in heads.kernel_faults()}
+IN_KERNELS = {fault.name for fault in attended.KERNEL_FAULTS}
 IN_DOUBLE = {"gelu-tanh-eight-digits"}  # In the other formats, the constant is the same number.
 IN_HALF = {"precision-int8-held", "precision-int8-channel-held"}  # In wider formats they are the quantisers of float32.
 

@@ -133,7 +133,7 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "exchanges among three": ("qkv-rotated", "tiny", "float32", planted("qkv-rotated", 0)),
     **{name: (name, "bert", "float32", planted(name, 1)) for name in ("precision-bfloat16", "precision-tf32", "precision-int8")},
     # Heads.
-    "span-ends-exchanged": ("span-ends-exchanged/weight-reversed", "token-heads", "float32", planted("span-ends-exchanged")),
+    "span-ends-exchanged": ("span-ends-exchanged", "token-heads", "float32", planted("span-ends-exchanged")),
     **{name: (name, "token-heads", "float32", planted(name)) for name in (
         "span-labels-exchanged", "span-loss-summed", "pooling-first-token", "pooling-with-padding",
         "pooling-without-special", "pooling-max", "pooling-not-normalised", "pooling-normalised-by-largest")},
@@ -213,7 +213,7 @@ def test_attention_to_other_rows_is_named_where_layers_alone_are_exposed(name: s
 SAME_STEP = (
     ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
     ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
-    ("epsilon", "norm-bias-missing"), ("bias-missing", "features-dropped"),
+    ("epsilon", "norm-bias-missing"), ("bias-missing", "product-scaled"),
 )  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from conformance import ModuleRunner, Result, TorchBatch, check, golden_of, load
 from conformance.benchmarks.planted import rewritten
 from conformance.errors import UsageError
 from conformance.faults import BY_NAME
-from conformance.faults.gradients import target_gradient_faults
-from conformance.faults.losses import target_loss_faults
+from conformance.faults.gradients import TARGET_GRADIENT_FAULTS
+from conformance.faults.losses import TARGET_LOSS_FAULTS
 from conformance.implementations.hugging_face import HuggingFace, hf_eager, run
 from conformance.implementations.hugging_face_losses import losses
 from conformance.implementations.inner_workings import inner_workings
@@ -100,8 +100,8 @@ def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> N
 
 
 def test_every_fault_of_these_losses_is_planted() -> None:
-    assert {fault.name for fault in target_loss_faults()} == set(WRONG)
-    assert {fault.name for fault in target_gradient_faults()} == set(WRONG_GRADIENTS)
+    assert {fault.name for fault in TARGET_LOSS_FAULTS} == set(WRONG)
+    assert {fault.name for fault in TARGET_GRADIENT_FAULTS} == set(WRONG_GRADIENTS)
     assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
 

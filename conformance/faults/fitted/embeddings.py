@@ -3,11 +3,11 @@
 import numpy as np
 
 from conformance.faults.changes import Altered
-from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.differences import DIGITS, Estimated, assignment, counted, read_instead
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.parameters import described
+from conformance.faults.hints import hint
 from conformance.numerics.formats import as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Lookup
@@ -63,9 +63,9 @@ FITTED_EMBEDDINGS = (
            is_description=True),
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the equation holds with other token types than the batch's",
            "constructed", _other_ids, "the token types of the example that was traced, baked into the graph",
-           fix=TYPES_FIX, estimates="the token types", is_description=True),
+           fix=hint("token-types-*").repair, estimates="the token types", is_description=True),
     Fitted("positions-other", frozenset({"position_lookup"}), "the equation holds with other positions than the batch's",
            "constructed", _other_ids, "position ids computed from other data, or a table or an export made for shorter text",
-           fix=POSITIONS_FIX, estimates="the positions", is_description=True),
+           fix=hint("positions-*").repair, estimates="the positions", is_description=True),
     described(frozenset({"word_lookup", "position_lookup", "token_type_lookup"}), _table),
 )  # fmt: skip

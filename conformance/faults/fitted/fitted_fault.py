@@ -6,7 +6,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from conformance.faults.fault import CORRECT
+from conformance.faults.hints import HINTS
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Network, Step
@@ -129,7 +129,7 @@ class Fitted:
     per_token: bool = False
     of_one_number: bool = False
     equation: str = ""
-    fix: str = CORRECT
+    fix: str = HINTS["*"].repair
     only: tuple[str, ...] = ("",)
     estimates: str = ""
     is_description: bool = False

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
+from conformance.faults.fault import ALONE, ROWS
 from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
@@ -98,7 +99,7 @@ class Search(Generic[AnyTrial]):
     @cached_property
     def _couples_rows(self) -> bool:
         widest = [p for p in self.placements if p.reach == EVERYWHERE or not self.whole.is_screened]
-        coupling = [p for p in widest if p.fault.couples_rows]
+        coupling = [p for p in widest if p.fault.extent == ROWS]
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
     def _single(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
@@ -153,7 +154,7 @@ class Search(Generic[AnyTrial]):
         """Return the sets extended by one more fault, nearest first; they may have been compared on another part of the batch."""
         found, seen = list[FittedFaults](), set[frozenset[object]]()
         self.budget.begin(FAULTS[len(members[0].placements)], len(members) * FOLLOWED)
-        beside = [p for p in self.placements if p.fault.combined_after_failure or not p.fault.after_failure]
+        beside = [p for p in self.placements if p.fault.tried != ALONE]
         for member in members:
             if self.budget.is_spent():
                 break

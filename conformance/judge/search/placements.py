@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE, Fault, FaultContext
+from conformance.faults.fault import EVERY_LAYER, WHOLE_LAYER
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Format
 from conformance.oracle import Step
@@ -145,7 +146,7 @@ def placements(segment: Segment) -> tuple[FaultPlacement, ...]:
 
 def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     yield EVERYWHERE, places
-    if fault.in_every_layer or (fault.after_failure and not fault.replaces_layer):
+    if fault.extent == EVERY_LAYER or (fault.after_failure and fault.extent != WHOLE_LAYER):
         return
     kinds: dict[str, list[str]] = {}
     layers: dict[str, list[str]] = {}

@@ -46,7 +46,7 @@ ROWS = (
     row("decoder-without-transform", "logits", "right(x=last)", suits=LOGITS),
     row("decoder-without-norm", "logits", "right(x=transform_activated)", suits=LOGITS),
     row("decoder-untied", "logits", f"right(weight={UNIFORM})", "parameters-initial parameters-other", suits=LOGITS),
-    row("decoder-normalised", "logits", "right(weight=normalize(weight))", suits=LOGITS),
+    row("rows of length one", "logits", "right(weight=normalize(weight))", "parameters-other", suits=LOGITS),
     row("product-scaled", "logits", "right(x=x / sqrt(H))"),
     row("bias-twice", "logits", "right() + bias"),
     row("logits-capped", "logits", "20 * tanh(right() / 20)", suits=LOGITS),

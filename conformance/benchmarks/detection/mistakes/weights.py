@@ -127,7 +127,7 @@ ROWS = (
     row("bias-other", "dense", "right(bias=p.outer.bias)", says="parameters-other"),
     row("weight-transposed", "dense", "right(weight=weight.T)"),
     row("weight-reshaped", "inner", "right(weight=weight.T.reshape(weight.shape))"),
-    row("weight-reversed", "outer", "right().flip(-1)"),
+    row("outputs reversed", "outer", "right().flip(-1)", "features-reordered"),
     row("weight-offset", "linears", "right(weight=F.pad(weight.flatten(), (8, 0))[:-8].view_as(weight))", dtypes=SINGLE,
         says="parameters-other"),
     row("weight-pairs-exchanged", "linears", "right(weight=weight.view(len(weight), -1, 2).flip(-1).flatten(-2))", dtypes=SINGLE),
@@ -145,7 +145,8 @@ ROWS = (
     # missing, scaled or trained otherwise
     row("projection-missing", "dense", "x"),
     row("result-scaled", "query", "right() / root"),
-    row("features-dropped", "inner", "F.pad(right()[..., :len(bias) // 2], (0, len(bias) - len(bias) // 2))"),
+    row("second half of the features", "inner", "F.pad(right()[..., :len(bias) // 2], (0, len(bias) - len(bias) // 2))",
+        "parameters-other"),
     row("outputs-missing", "value", "F.pad(right()[..., H // 4:], (H // 4, 0))", says="parameters-other"),
     row("outputs-zeroed", "inner", f"right(weight={QUARTER})" % "0 * weight[:len(weight) // 4]", dtypes=SHORT,
         says="parameters-other"),

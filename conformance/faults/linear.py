@@ -1,0 +1,279 @@
+"""Faults of linear layers: the parameters or inputs of another layer, another layout of the weight, no bias or a wrong factor."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+from scipy.special import log_softmax
+
+from conformance.faults.changes import Altered, with_slack_of_parent
+from conformance.faults.edits import (
+    first_parent,
+    has_parameters_of,
+    in_layer,
+    last_hidden_state,
+    operand,
+    other_weight,
+    parameter,
+    reads,
+    reversed_features,
+    rewritten,
+    with_computed,
+)
+from conformance.faults.fault import (
+    ALONE,
+    FAILED,
+    LINEARS,
+    SIBLINGS,
+    Change,
+    Fault,
+    FaultContext,
+    Parameter,
+    parameters_of,
+    with_parameters,
+)
+from conformance.model.activations import layer_input
+from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array, Mask, as_array
+from conformance.oracle import Step
+from conformance.oracle.norm import Norm
+
+LINEAR, POOLED = frozenset({"linear"}), frozenset({"first_token_linear"})
+SELF = (".query", ".key", ".value")
+_SENTENCE = ("seq_relationship", "classifier")
+_BOTTOM, _TOP = ("pooler.dense", "transform.dense"), ("predictions.decoder", *_SENTENCE)  # of the heads
+
+
+def _exchanged(**whose: str) -> Change:
+    """Return the change that gives projections the parameters of others: `query="key"` gives the query those of the key."""
+
+    def where(step: Step) -> str | None:
+        path, _, name = step.site.activation.name.rpartition(".")
+        return f"{path}.{whose[name]}" if name in whose else None
+
+    return has_parameters_of(where)
+
+
+def _fused(reading: Callable[[Array, int], Array]) -> Change:
+    """Return the change that reorders the rows of a fused query-key-value weight or bias.
+
+    Args:
+        reading: function from the rows (3, O, …) in correct order and the head size to the rows as they are read.
+    """
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        path, _, name = step.site.activation.name.rpartition(".")
+        names = [end[1:] for end in SELF]
+        found = [parameters_of(context, f"{path}.{each}", step) for each in names]
+        if None in found or step.value.shape[-1] == step.site.architecture.head_size:
+            return None
+        own, width = names.index(name), step.site.architecture.head_size
+        rows = {kind: np.stack([parameters[kind] for parameters in found if parameters]) for kind in step.site.parameters}
+        return with_parameters(step, **{kind: reading(x, width)[own] for kind, x in rows.items()})
+
+    return change
+
+
+def _alternating(rows: Array, width: int) -> Array:
+    """Return rows, stored as row i of query, of key and of value in turn, as if stored as all of query, then key, then value."""
+    return rows.swapaxes(0, 1).reshape(rows.shape)
+
+
+def _pairs_exchanged(weight: Array) -> Array:
+    """Return the weight with its columns 2i and 2i + 1 exchanged; unchanged if their number is odd."""
+    return weight if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
+
+
+def _by_head(rows: Array, width: int) -> Array:
+    """Return rows, stored as all of query, then key, then value, as if stored head by head with query, key and value of each."""
+    return rows.reshape(-1, 3, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def _by_part(rows: Array, width: int) -> Array:
+    """Return rows, stored head by head with query, key and value of each, as if stored as all of query, then key, then value."""
+    return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def _in_pairs(weight: Array) -> Array | None:
+    """Return the weight with its columns 2i and 2i + 1 exchanged; None if their number is odd."""
+    return None if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
+
+
+def _reshaped(weight: Array) -> Array | None:
+    """Return the weight (in, out) read in memory order as (out, in); None if it is square: that is the transpose."""
+    return None if weight.shape[0] == weight.shape[1] else weight.T.reshape(weight.shape)
+
+
+def _inputs_reordered(*, by_feature: bool) -> Change:
+    """Return the change that reads columns of shape (heads, head size) as (head size, heads), or the other way round."""
+
+    def reordered(weight: Array, step: Step) -> Array | None:
+        width = step.site.architecture.head_size
+        heads = weight.shape[1] // width
+        columns = weight.reshape(len(weight), *((heads, width) if by_feature else (width, heads)))
+        return None if 1 in (heads, width) else columns.swapaxes(1, 2).reshape(weight.shape)
+
+    return parameter("weight", reordered)
+
+
+def _scaled(*roles: str) -> Callable[[Step, float], Step]:
+    """Return the function that multiplies these parameters of a step by a factor."""
+    return lambda step, factor: with_parameters(
+        step, **{role: factor * w for role, w in step.site.parameters.items() if role in roles}
+    )
+
+
+def _pre_norm(step: Step, context: FaultContext) -> Step | None:
+    """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer.
+
+    None is returned for keys and values of encoder states, which that norm does not receive.
+    """
+    own = step.site.activation
+    if own.layer is None or "state" in own.axes:
+        return None
+    attention, is_attention, _ = own.name.partition("self.")
+    norm = (attention if is_attention else own.name.removesuffix("intermediate.dense")) + "output.LayerNorm"
+    site = replace(step.site, parameters=context.network.site(norm).parameters)
+    return step.replaced(parents=(Norm(site, step.parents[0]).value,))
+
+
+def _pooled(token: Callable[[Array, Mask], Array]) -> Change:
+    """Return the change by which the pooler reads `token(hidden, mask)`, (B, H), in place of the first token."""
+    return operand(lambda x, step: np.concatenate([token(x, step.site.batch.mask)[:, None], x[:, 1:]], 1))
+
+
+def _token(hidden: Array, index: Ids) -> Array:
+    """Return the token of each row at its index, (B, H)."""
+    return as_array(hidden[np.arange(len(hidden)), index])
+
+
+def _first_token(x: Array) -> Array:
+    return x[:, 0]
+
+
+def _reading_mean(step: Step, context: FaultContext) -> Step | None:
+    """Return the step of a head that reads the mean of the outputs of the last two layers."""
+    layers = step.site.architecture.num_hidden_layers
+    found = [context.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
+    known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
+    if len(known) < 2:
+        return None
+    mean = (known[0] + known[1]) / 2.0
+    read = step.replaced(parents=(mean,))
+    return with_slack_of_parent(read, lambda _, arithmetic: 2.0 * arithmetic.storage.rounding_variance(mean))
+
+
+def _reading_norm(own: bool) -> Change:
+    """Return the change by which a head reads a norm of the last hidden state, with the last norm's parameters or without any."""
+
+    def change(step: Step, context: FaultContext) -> Step | None:
+        name = layer_input(step.site.architecture.num_hidden_layers)
+        if step.site.activation.parents[0] != name or context.network.table[name].kind != "norm":
+            return None
+        site = context.network.site(name)
+        parameters = {"weight": np.ones_like(site.parameters["weight"]), "bias": np.zeros_like(site.parameters["bias"])}
+        norm = Norm(site if own else replace(site, parameters=parameters), step.parents[0])
+        return with_computed(step, norm)
+
+    return change
+
+
+def _capped(step: Step, square: float) -> Step:
+    k = square**0.5
+    return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, _of_function)
+
+
+def _log_softmax(step: Step, _: FaultContext) -> Step | None:
+    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
+
+
+def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
+    """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
+    larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
+    return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
+
+
+# fmt: off
+FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(f"{a}-{b}-swapped", LINEAR, f"{a} and {b} have each other's parameters", _exchanged(**{a: b, b: a}),
+              only=(f".{a}", f".{b}"), extent=SIBLINGS)
+        for a, b in (("query", "key"), ("query", "value"), ("key", "value"))
+    ),
+    Fault("qkv-rotated", LINEAR, "query has key's parameters, key value's and value query's",
+          _exchanged(query="key", key="value", value="query"), only=SELF, extent=SIBLINGS),
+    *(
+        Fault(f"{a}-from-{b}", LINEAR, f"{a} has {b}'s parameters", _exchanged(**{a: b}), only=(f".{a}",), tried=ALONE)
+        for a, b in permutations(("query", "key", "value"), 2)
+    ),
+    *(
+        Fault(f"qkv-interleaved{end}", LINEAR, f"the rows of a fused matrix, stored {file}, are read {read}", _fused(reading),
+              only=SELF, extent=SIBLINGS, tried=ALONE)
+        for end, reading, file, read in (
+            ("", _by_head, "part by part (query, key, value)", "head by head"),
+            ("-file", _by_part, "head by head", "part by part (query, key, value)"),
+            ("-rows", _alternating, "row by row in turn", "part by part (query, key, value)"),
+        )
+    ),
+    Fault("next-sentence-order", LINEARS, "the two logits are exchanged", reversed_features, only=("seq_relationship",)),
+    Fault("class-labels-reversed", LINEAR, "the class logits are in reverse order", reversed_features, only=("classifier",)),
+    Fault("span-ends-exchanged", LINEAR, "the start logits and the end logits are exchanged", reversed_features,
+          only=("qa_outputs",)),
+    Fault("weight-transposed", LINEARS, "the weight is transposed", other_weight(np.transpose)),
+    Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", other_weight(_reshaped)),
+    Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", other_weight(_in_pairs),
+          tried=FAILED),
+    *(
+        Fault(f"weight-inputs-{end}", LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
+              _inputs_reordered(by_feature=end == "by-feature"), only=("attention.output.dense",), tried=ALONE)
+        for end, stored, read in (
+            ("by-feature", "(heads, head size)", "(head size, heads)"), ("by-head", "(head size, heads)", "(heads, head size)"),
+        )
+    ),
+    Fault("bias-missing", LINEARS, "the bias is not added", parameter("bias", lambda b, _: 0.0 * b)),
+    Fault("bias-twice", LINEARS, "the bias is added twice", parameter("bias", lambda b, _: 2.0 * b)),
+    Fault("product-scaled", LINEARS, "the product is multiplied by {value} before the bias",
+          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _scaled("weight"),
+                              least=-16.0), tried=ALONE),
+    Fault("result-scaled", LINEARS, "the result is multiplied by {value}",
+          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5,
+                              _scaled("weight", "bias"), least=-16.0), tried=ALONE),
+    Fault("feed-forward-parallel", LINEAR, "the feed-forward network reads the layer's input, not the attention's output",
+          reads(in_layer("")), only=(".intermediate.dense",), tried=ALONE),
+    Fault("activation-bypassed", LINEAR, "it reads intermediate.dense, bypassing the activation function",
+          reads(in_layer("intermediate.dense")), only=(".output.dense",), tried=ALONE),
+    Fault("attention-bypassed", LINEAR, "it reads the values, bypassing the attention's probabilities",
+          reads(in_layer("attention.self.value")), only=(".attention.output.dense",), tried=ALONE),
+    Fault("pre-norm", LINEAR, "the input is normalised first (pre-LN)", _pre_norm, only=(*SELF, ".intermediate.dense")),
+    Fault("pooler-token", POOLED, "the last token is read, not the first", _pooled(lambda hidden, _: hidden[:, -1])),
+    Fault("pooler-last-unmasked", POOLED, "the last token that is not padding is read, not the first one",
+          _pooled(lambda hidden, mask: _token(hidden, mask.shape[1] - 1 - mask[:, ::-1].argmax(1)))),
+    Fault("pooler-last-by-length", POOLED, "the token is read whose index is the number of unmasked tokens less one",
+          _pooled(lambda hidden, mask: _token(hidden, np.maximum(mask.sum(1) - 1, 0))), tried=ALONE),
+    Fault("pooler-second-token", POOLED, "the second token is read, not the first",
+          _pooled(lambda hidden, _: hidden[:, min(1, hidden.shape[1] - 1)])),
+    Fault("projection-missing", LINEAR, "the layer is left out: its input is returned unchanged", first_parent,
+          only=(*SELF, ".attention.output.dense", "transform.dense"), tried=ALONE),
+    Fault("pooler-missing", POOLED, "the first token is returned unchanged", rewritten(lambda step: step.parents[0][:, 0]),
+          only=("pooler.dense",)),
+    Fault("head-without-pooler", LINEAR, "the head reads the first token's hidden state, bypassing the pooler",
+          reads(last_hidden_state, read=_first_token), only=_SENTENCE),
+    Fault("head-without-tanh", LINEAR, "the head reads the pooler's product, before its tanh", reads(lambda _: "pooler.dense"),
+          only=_SENTENCE),
+    Fault("decoder-without-transform", LINEAR, "the decoder reads the hidden state, bypassing the head's transform",
+          reads(last_hidden_state), only=("predictions.decoder",)),
+    Fault("heads-read-mean", LINEARS, "it reads the mean of the last two layers, not the last one", _reading_mean, only=_BOTTOM,
+          tried=ALONE),
+    *(
+        Fault(f"heads-read-norm{end}", LINEARS, f"it reads a norm of the last hidden state, {which}", _reading_norm(bool(end)),
+              only=_BOTTOM, tried=ALONE)
+        for end, which in (("", "without parameters"), ("-twice", "with the last norm's parameters"))
+    ),
+    Fault("logits-capped", LINEAR, "the logits z are capped by a tanh: tanh(k z) / k with k² = {value}",
+          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, _capped,
+                              quantity="square of the factor in a tanh that caps the logits"), only=_TOP),
+    Fault("logits-log-softmax", LINEAR, "the result is the log-softmax of the logits", _log_softmax, only=_TOP, tried=ALONE),
+)
+# fmt: on
