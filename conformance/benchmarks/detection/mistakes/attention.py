@@ -78,7 +78,7 @@ ROWS = (
     row("scores-of-keys", "scores", "right(q=k)"),
     row("scores-of-queries", "scores", "right(k=q)"),
     row("linear biases", "scores", "(lambda s: s - (2.0 ** (-8.0 * arange(1, heads + 1) / heads))[:, None, None] "
-        "* (order.mT - order).abs())(right())", "scores-bias-by-distance", suits="heads.bit_count() == 1"),
+        "* (order.mT - order).abs())(right())", says="", suits="heads.bit_count() == 1"),
     row("scores-bias-by-distance", "scores",
         "right() + torch.sin(arange(1, heads + 1)[:, None, None] * (order.mT - order).to(q.dtype))", says=""),
     row("scores-rotary", "scores", rotary(False), suits="d % 2 == 0"),

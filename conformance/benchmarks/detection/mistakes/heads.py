@@ -39,7 +39,7 @@ ROWS = (
     row("head-without-tanh", "pair", "right(x=pooler)", suits=PAIR),
     row("pooler-twice", "pair", "right(x=tanh(linear(pooled, **p.pooler)))", suits=PAIR),
     row("logits-log-softmax", "pair", "log_softmax(right())", suits=PAIR),
-    row("next-sentence-order", "pair", "right().flip(-1)", "next-sentence-order weight-reversed"),
+    row("next-sentence-order", "pair", "right().flip(-1)", "next-sentence-order"),
     row("next-sentence-label", "pair_loss", "right(y=where(y < 0, y, 1 - y))"),
     row("loss-ignores-zero", "pair_loss", "right(y=y.masked_fill(y == 0, -100))"),
     # the masked-LM head
@@ -66,7 +66,7 @@ ROWS = (
     row("choices-one-by-one", "class_loss",
         "F.binary_cross_entropy_with_logits(x[y >= 0], F.one_hot(y[y >= 0], x.shape[-1]).to(x))",
         suits="'multiple_choice' in a.heads"),
-    row("span-ends-exchanged", "spans", "right().flip(-1)", "span-ends-exchanged weight-reversed"),
+    row("span-ends-exchanged", "spans", "right().flip(-1)", "span-ends-exchanged"),
     row("span-labels-exchanged", {"start_loss": "right(y=end_positions)", "end_loss": "right(y=start_positions)"}),
     row("span-loss-summed", "span_loss", "start_loss + end_loss"),
     # sentence embeddings
