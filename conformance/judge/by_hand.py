@@ -65,8 +65,7 @@ def mistaken_by_hand(
     if not segment.is_single_step or isinstance(segment.steps[segment.name], Probabilities | Linear):
         return
     for mistake in mistakes:
-        if mistake.parameter is None and mistake.faulty is not None:
-            faulty = mistake.faulty
+        if mistake.parameter is None and (faulty := mistake.faulty) is not None:
             left, right = (np.where(block.judged, x, 0.0) for x in (block.actual - faulty.value, block.residual))
             if np.vdot(left, left) >= np.vdot(right, right):
                 continue

@@ -232,10 +232,9 @@ def _mistakes_by_hand(
     block, found = observation.whole, []
     tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
     for mistake, actual in tried:
-        assert mistake.faulty is not None
-        sums = LocalSums.of(
-            actual - mistake.faulty.value, of_segment(mistake.faulty, hypothesis, block.elements_to_explain), block.counted
-        )
+        faulty = mistake.faulty
+        assert faulty is not None
+        sums = LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.elements_to_explain), block.counted)
         rms, largest = sums.errors.error.rms, sums.errors.error.max
         if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
             found.append((sums.mean_nll * draw_count + math.log(len(tried)), mistake))

@@ -11,6 +11,7 @@ from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.noise import Noise
 from conformance.judge.search.placements import SINGLE, FaultPlacement
 from conformance.judge.segment import Segment
+from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
@@ -42,9 +43,12 @@ class Direction:
             return None
         return self.base.replacing(self.step, faulty)
 
-    @cached_property
+    @property
     def faulty(self) -> Segment | None:
-        """The segment with the fault, its parameter at the usual value or at `share`; None if it changes nothing."""
+        """The segment with the fault, its parameter at the usual value or at `share`; None if it changes nothing.
+
+        It is evaluated on each access, since it holds the results of all later steps of the segment.
+        """
         return self.applied() if self.share is None else self.applied(self.right + self.deviation)
 
     @property
@@ -62,7 +66,8 @@ class Direction:
     @cached_property
     def effect(self) -> Array | None:
         """The change of the result: faulty minus correct; None if there is no change."""
-        return None if self.faulty is None else self.faulty.value - self.base.value
+        faulty = self.faulty
+        return None if faulty is None else faulty.value - self.base.value
 
     @property
     def known_effect(self) -> Array:
@@ -124,6 +129,15 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
     return table[step].layer == table[segment.name].layer
 
 
+def _in_its_pass(segment: Segment) -> Iterator[tuple[Fault, str]]:
+    """Yield the faults at steps of the segment; of a gradient's, at those of the backward pass.
+
+    The steps of the forward pass that a candidate does not expose are in the segment of every gradient that is computed through
+    them. They are judged once, with the next exposed activation of the forward pass.
+    """
+    return ((f, n) for f, n in faults_at_steps(segment) if is_gradient(n) or not is_gradient(segment.name))
+
+
 def possible_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
     """Return the faults of `effective_directions`, including those that do not change the result, without evaluating any of them.
 
@@ -131,7 +145,7 @@ def possible_directions(segment: Segment, storage: Format, *, after_failure: boo
     """
     near = (
         (f, n)
-        for f, n in faults_at_steps(segment)
+        for f, n in _in_its_pass(segment)
         if f.after_failure == after_failure and (f.extent == WHOLE_LAYER or _is_of_its_layer(segment, n))
     )
     return [direction(fault, name, segment, storage) for fault, name in near]
@@ -139,7 +153,7 @@ def possible_directions(segment: Segment, storage: Format, *, after_failure: boo
 
 def in_other_layers(segment: Segment) -> list[FaultPlacement]:
     """Return the faults at steps of other layers than the activation's own, apart from those that replace a whole layer."""
-    far = ((f, n) for f, n in faults_at_steps(segment) if f.extent != WHOLE_LAYER and not _is_of_its_layer(segment, n))
+    far = ((f, n) for f, n in _in_its_pass(segment) if f.extent != WHOLE_LAYER and not _is_of_its_layer(segment, n))
     return [FaultPlacement(fault, (name,), SINGLE) for fault, name in far]
 
 

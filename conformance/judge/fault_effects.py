@@ -58,7 +58,8 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
 
     It is the smallest, on a scale from the usual deviation down to ε^(1/4) of it, that is separable under the widest hypothesis, so
     that what a pass confirms is not extrapolated. ε is that of float64: even if the usual deviation changes the result by only √ε
-    of itself, the effect of the smallest exceeds the oracle's rounding errors by as much as it differs from the derivative.
+    of itself, the effect of the smallest exceeds the oracle's rounding errors by as much as it differs from the derivative. The
+    effect of a small deviation is proportional to it: deviations are not tried whose effect would be too small.
     """
     if not any(direction.parameter for direction in directions):
         return list(directions)
@@ -71,11 +72,14 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
     def sized(direction: Direction) -> list[Direction]:
         if direction.parameter is None:
             return [direction]
+        slope = math.inf
         for share in () if direction.fault.extent == ROWS else SHARES:
-            small = replace(direction, share=share)
-            found = None if small.effect is None else project(small.effect, small.effect, noise)
-            if found and found.expected_z * rows >= least:
-                return [direction, small]
+            if slope * share >= least:
+                small = replace(direction, share=share)
+                found = None if small.effect is None else project(small.effect, small.effect, noise)
+                slope = found.expected_z * rows / share if found else slope
+                if found and slope * share >= least:
+                    return [direction, small]
         return [replace(direction, share=1.0)]
 
     return [one for direction in directions for one in sized(direction)]

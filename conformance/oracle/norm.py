@@ -1,5 +1,6 @@
 """Residual sum and LayerNorm as one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
 
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -122,12 +123,14 @@ class Norm(Step):
         return a2 * of_mean + u2 * mean**2, (a2 * share / power + 3.0 * u2) / 4.0 + root
 
     @property
+    def shifts(self) -> tuple[Array, Array, Array]:
+        """The shifts k of a variance in one pass: 0, and both ends of the row, (..., 1) each."""
+        return np.zeros_like(self.mean), self.summed[..., :1], self.summed[..., -1:]
+
+    @property
     def _largest_shift(self) -> Array:
-        """μ − k for the shift k of a variance in one pass that is farthest from the mean: 0, or an end of the row, (..., 1)."""
-        x, left = self.summed, self.mean
-        for shift in (x[..., :1], x[..., -1:]):
-            left = np.where(np.abs(self.mean - shift) > np.abs(left), self.mean - shift, left)
-        return left
+        """μ − k for the shift k that is farthest from the mean, (..., 1)."""
+        return reduce(lambda m, other: np.where(np.abs(other) > np.abs(m), other, m), (self.mean - k for k in self.shifts))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return four independent kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.

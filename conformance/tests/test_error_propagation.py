@@ -13,11 +13,13 @@ from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge import screen, whole_activation
 from conformance.judge.evidence import BY_OPERATIONS
+from conformance.judge.fault_directions import possible_directions
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
 from conformance.judge.screen import screened, screened_locally
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
+from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
@@ -69,6 +71,20 @@ def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
         segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
         used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
         assert list(segment.leaves) == sorted({*used}, key=used.index)
+
+
+def test_a_gradient_through_hidden_forward_steps_is_filtered_for_mistakes_of_the_backward_pass_alone() -> None:
+    """Otherwise each gradient costs an evaluation of the network for each mistake of its layer, and the memory of its results."""
+    network, layer = Network(TINY.architecture, TINY.weights, BATCH, source="cls.loss"), "encoder.layer.1"
+    captured = {n: value for n, value in network.walk() if not network.table[n].parents}
+    gradient, forward = (Segment(network, n, captured) for n in (f"bert.{layer}.output.dense.weight.grad", f"{layer}.output.dense"))
+    assert {*forward.steps} < {*gradient.steps}
+    for segment in (gradient, forward):
+        directions = possible_directions(segment, FORMATS["float32"])
+        assert {is_gradient(d.step) for d in directions} == {segment is gradient}
+        for d in directions:
+            assert d.effect is None or d.effect.shape == segment.value.shape
+            assert [held for held in vars(d).values() if isinstance(held, Segment)] == [segment]
 
 
 @pytest.mark.parametrize("name", ["intermediate_act_fn", "dense.grad"])

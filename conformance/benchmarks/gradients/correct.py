@@ -18,8 +18,10 @@ OTHERWISE_STORED = ("query, key and value in one product", "scale in the query's
 
 WITHOUT_GRADIENT = ("GELU by a table of every number",)  # Autograd has no gradient for a table look-up.
 
-# Formats in which the gradient of a correct variant has a larger error than a correct gradient.
+# Formats in which the gradient of a correct variant has a larger error than a correct gradient, or is not finite.
 EXCEPT = {
+    # torch's gradient of rsqrt has the factor r³, up to 2.3e5 here for r = 1/√(σ² + ε); float16 ends at 65504.
+    "norm with one factor, every operation rounded": ("float16",),
     # The gradient with respect to 16 x is a sixteenth of that with respect to x, which loses bits below float16's normal numbers.
     "products of operands scaled by powers of two": ("float16",),
 }

@@ -1,5 +1,7 @@
 """Gradients of LayerNorm with respect to the sum that it normalizes, and to its weight."""
 
+from functools import reduce
+
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
@@ -94,8 +96,8 @@ class NormBackward(_GradientOfNorm):
         - b, one error per row: a² (Σ s_k² + Σ (g x)²)/n² for the partial sums s_k of g x, multiplied by r² z; and u² b², multiplied
           by r z.
         - Elementwise: u² times the squares of r g three times (two products, one sum), of r z b three times, of r mean(g) twice and
-          of y once; a² times twice the squares of r² b x and r² b μ, which torch's kernel forms in place of r z b; then the
-          rounding to storage.
+          of y once; a² times what a variance in one pass adds (`_in_one_pass`), for the shift for which it is largest; then the
+          rounding to storage. torch's kernel also forms r² b x and r² b μ, as with a shift of 0.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
         (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
@@ -105,8 +107,11 @@ class NormBackward(_GradientOfNorm):
         products = g * x
         of_b = a2 * (squared_partial_sums(products) + (products**2).sum(-1, keepdims=True)) / n**2
         squares = 3.0 * (r * g) ** 2 + 3.0 * (r * z * b) ** 2 + 2.0 * (r * a) ** 2 + y**2
-        squares_of_kernel = 2.0 * (r**2 * b) ** 2 * (x**2 + mean**2)
-        elementwise = u2 * squares + a2 * squares_of_kernel + arithmetic.storage_rounding_variance(y)
+        (unshifted, _), (from_first, of_first), (from_last, of_last) = (self._in_one_pass(k) for k in self.norm.shifts)
+        elementwise = u2 * squares + a2 * reduce(np.maximum, (unshifted, from_first, from_last))
+        elementwise += arithmetic.storage_rounding_variance(y)
+        elementwise[..., :1] += a2 * of_first
+        elementwise[..., -1:] += a2 * of_last
         return Roundings(
             (
                 Source(of_mean, shared_by_row(r**2 * (z * a + b))),
@@ -119,6 +124,26 @@ class NormBackward(_GradientOfNorm):
                 *self._sum_source(arithmetic, self._sum_jacobian),
             )
         )
+
+    def _in_one_pass(self, shift: Array) -> tuple[Array, Array]:
+        """Return what is rounded, squared, if σ² = mean(d²) − m² for d = x − k and m = mean(d) is differentiated step by step.
+
+        With c = r² b the gradient is y = r g + A − c d, where A = c m − r a is equal in the whole row.
+
+        - In each element, (..., H): c d four times (subtraction of k, division by n, product, sum), c m once (product) and A twice
+          (sum, division by n).
+        - In x_j if the shift is k = x_j, in addition, (..., 1): it receives minus the sum of all elements, which is 0 but for their
+          errors. Over the row: r g and c d three times and y once. n times as large, because the whole row shares them: c m three
+          times (product, division of c d by n, rounding of m) and A twice. And the partial sums: of r g twice, for A and for x_j;
+          of c d twice, for m and for x_j; and of n numbers A, the squares of which add up to A² n (n + 1)(2n + 1)/6.
+        """
+        (g, a, b), r, d, m = self.parts, self.norm.inverse, self.norm.summed - shift, self.norm.mean - shift
+        c, n = r**2 * b, d.shape[-1]
+        row = c * m - r * a
+        each = 4.0 * (c * d) ** 2 + (c * m) ** 2 + 2.0 * row**2
+        over_row = 3.0 * (r * g) ** 2 + 3.0 * (c * d) ** 2 + self.value**2
+        sums = 2.0 * squared_partial_sums(r * g) + 2.0 * squared_partial_sums(c * d) + row**2 * (n * (n + 1) * (2 * n + 1) / 6.0)
+        return each, sums + n**2 * (3.0 * (c * m) ** 2 + 2.0 * row**2) + over_row.sum(-1, keepdims=True)
 
 
 class NormGradient(_GradientOfNorm):
