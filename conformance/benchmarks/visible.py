@@ -16,7 +16,6 @@ import numpy as np
 
 from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.subject import Subject
-from conformance.judge.depth import DEPTHS, Depth
 from conformance.judge.gate import judged_by_gate
 from conformance.judge.judge import tests_of
 from conformance.judge.observation import Observation
@@ -41,7 +40,7 @@ PLACES: Mapping[str, tuple[str, Any]] = {
 }
 
 
-def seen_from(observation: Observation, error: Array, depth: Depth, bound: Array | float = 0.0) -> float:
+def seen_from(observation: Observation, error: Array, *, gated: bool, bound: Array | float = 0.0) -> float:
     """Return the smallest of `SIZES` times which an error, and a bound, make an activation fail; infinite if there is none."""
     legal, alpha = hypotheses("float32"), sidak_share(tests_of(observation.network))
 
@@ -49,7 +48,8 @@ def seen_from(observation: Observation, error: Array, depth: Depth, bound: Array
         actual: Any = (observation.actual + by * error + bound).astype(np.float32)
         spoilt = Observation(observation.network, observation.name, actual, observation.captured)
         exactly: Callable[[Observation], Any] = lambda part: screened_exactly(part, legal, alpha)  # noqa: E731
-        return not any(local.passes for local in judged_by_gate(spoilt, legal, alpha, depth, exactly) or exactly(spoilt))
+        of_sample = judged_by_gate(spoilt, legal, alpha, exactly) if gated else ()
+        return not any(local.passes for local in of_sample or exactly(spoilt))
 
     return (*SIZES, math.inf)[bisect_left(SIZES, True, key=fails)]
 
@@ -70,20 +70,22 @@ def rows() -> Iterator[tuple[object, ...]]:
         observation, (error, bound) = every[name], np.zeros((2, *every[name].actual.shape))
         noise = observation.whole.noise(hypotheses("float32")[0])
         error[at], bound[at] = noise.sigma[at], np.broadcast_to(noise.bound, error.shape)[at]
-        yield part, "σ", *(f"{seen_from(observation, error, depth, bound):g}" for depth in DEPTHS)
+        yield part, "σ", *(f"{seen_from(observation, error, gated=gated, bound=bound):g}" for gated in (True, False))
     dense = every["intermediate.dense"]
     (inputs,) = (dense.captured[parent] for parent in dense.activation.parents)
     parameters = dense.network.site(dense.name).parameters
     for part, change in (("weight", inputs[..., 7] * parameters["weight"][5, 7]), ("bias", parameters["bias"][5])):
         error = np.zeros(dense.actual.shape)
         error[..., 5] = change * 2.0**-24
-        yield f"{part} of a linear layer", "2⁻²⁴ of it", *(f"{seen_from(dense, error, depth):g}" for depth in DEPTHS)
+        yield f"{part} of a linear layer", "2⁻²⁴ of it", *(f"{seen_from(dense, error, gated=gated):g}" for gated in (True, False))
 
 
 def main() -> None:
     """Measure and print the table; `--write` also saves it."""
     chosen = parser(__doc__, PAGE, parallel=False).parse_args()
-    publish(PAGE, "The smallest visible error", table(("part", "unit", *DEPTHS), rows()), write=chosen.write)
+    publish(
+        PAGE, "The smallest visible error", table(("part", "unit", "screen and full", "exhaustive"), rows()), write=chosen.write
+    )
 
 
 if __name__ == "__main__":

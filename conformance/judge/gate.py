@@ -20,7 +20,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.depth import Depth
 from conformance.judge.evidence import Basis, LocalJudgement
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.limits import STATISTICS
@@ -31,15 +30,13 @@ from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.thresholds import SEPARABLE_Z, Limits
 
-# One token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold.
-SAMPLED = {"screen": 32, "full": 32}
+SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
 
 
 def judged_by_gate(
     observation: Observation,
     hypotheses: Sequence[Hypothesis],
     alpha: float,
-    depth: Depth,
     judged: Callable[[Observation], Sequence[LocalJudgement]],
 ) -> tuple[LocalJudgement, ...]:
     """Return the judgement of a sample under each hypothesis; none if every element is to be tested exactly.
@@ -48,24 +45,23 @@ def judged_by_gate(
         observation: the activation.
         hypotheses: the hypotheses. Those under which the sample passes are shown to hold for every element.
         alpha: total false-alarm probability of the activation.
-        depth: depth of the judgement.
-        judged: the exact test, under each hypothesis that is needed.
+        judged: the exact test, under each hypothesis that is needed; empty if the activation fails.
     """
-    if depth == "exhaustive" or not can_be_gated(observation):
+    if not can_be_gated(observation):
         return ()
     part = judged_tokens(observation) or features_of_gradient(observation) or rows_of(observation)
-    sample = sample_of(part, SAMPLED[depth])
+    sample = sample_of(part)
     share = len(sample.rows) / len(part.rows)
     if share == 1.0:
         return ()
-    found = judged(sample.observation)
+    of_sample = judged(sample.observation)
     by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
-    passing = [by_name.get(local.hypothesis) for local in found if local.passes]
-    if not passing or any(loses_a_mistake(local, share) for local in found):
+    passing = [by_name.get(local.hypothesis) for local in of_sample if local.passes]
+    if not passing or any(loses_a_mistake(local, share) for local in of_sample):
         return ()
     if not all(hypothesis and is_closed(part, hypothesis, alpha) for hypothesis in passing):
         return ()
-    return tuple(_in_whole(local, sample, share, basis_of(part)) for local in found)
+    return tuple(_in_whole(local, sample, share, basis_of(part)) for local in of_sample)
 
 
 def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
@@ -86,11 +82,11 @@ def can_be_gated(observation: Observation) -> bool:
     return observation.is_by_row or features_of_gradient(observation) is not None
 
 
-def sample_of(part: Part, each: int) -> Part:
-    """Return the ends of a part and, at random, the same in every run, as many others as are left of one in `each`."""
+def sample_of(part: Part) -> Part:
+    """Return the ends of a part and, at random, the same in every run, as many others as are left of one in `SAMPLED`."""
     count = len(part.rows)
     drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)
-    return part.at(np.unique(np.concatenate([part.ends, drawn[: max(-(-count // each) - len(part.ends), 0)]])))
+    return part.at(np.unique(np.concatenate([part.ends, drawn[: max(-(-count // SAMPLED) - len(part.ends), 0)]])))
 
 
 def basis_of(part: Part) -> Basis:

@@ -18,7 +18,7 @@ from conformance.judge.fault_effects import GrossEffects, filter_result, of_each
 from conformance.judge.gate import judged_by_gate
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
-from conformance.judge.screen import local_of
+from conformance.judge.screen import local_of, screened_exactly
 from conformance.numerics.arithmetic import Hypothesis, as_captured, still_needed
 from conformance.numerics.thresholds import Limits
 
@@ -45,7 +45,12 @@ def judge_locally(
     def exactly(part: Observation) -> tuple[LocalJudgement, ...]:
         return _of_every_element(part, hypotheses, alpha, unexposed_layers, known)
 
-    judgements = judged_by_gate(observation, hypotheses, alpha, depth, exactly) or exactly(observation)
+    def of_sample(part: Observation) -> tuple[LocalJudgement, ...]:
+        passes = any(local.passes for local in screened_exactly(part, hypotheses, alpha))
+        return exactly(part) if passes else ()  # explanations of a failure are those of every element
+
+    gated = () if depth == "exhaustive" else judged_by_gate(observation, hypotheses, alpha, of_sample)
+    judgements = gated or exactly(observation)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
         return unexposed_layers.with_layer_filters(observation.in_memory, judgements)
     return judgements

@@ -35,7 +35,7 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     def exactly(part: Observation) -> tuple[LocalJudgement, ...]:
         return screened_exactly(part, legal, alpha)
 
-    return judged_by_gate(observation, legal, alpha, "screen", exactly) or exactly(observation)
+    return judged_by_gate(observation, legal, alpha, exactly) or exactly(observation)
 
 
 def screened_exactly(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[LocalJudgement, ...]:
