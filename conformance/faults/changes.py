@@ -5,13 +5,11 @@ from functools import partial
 
 import numpy as np
 
-from conformance.faults.fault import with_parameters
 from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.linear import Linear
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
@@ -126,16 +124,6 @@ def with_slack_of_parent(step: Step, slack: Slack, parent: int = 0) -> Altered:
 def with_rounded_parent(step: Step, parent: int) -> Altered:
     """Return the step with a parent that may be rounded to storage."""
     return with_slack_of_parent(step, lambda altered, a: a.storage.rounding_variance(altered.inner.parents[parent]), parent)
-
-
-def with_stored_weight(step: Linear, weight: Array) -> Altered:
-    """Return a linear layer with another weight, (O, I), which may be stored: errors of rounding it are added."""
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return variance_of_stored_weight(altered.inner.inputs, weight, arithmetic)
-
-    return with_slack(with_parameters(step, weight=weight), slack)
 
 
 def variance_of_stored_weight(inputs: Array, weight: Array, arithmetic: Arithmetic) -> Array:

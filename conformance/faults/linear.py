@@ -81,11 +81,6 @@ def _alternating(rows: Array, width: int) -> Array:
     return rows.swapaxes(0, 1).reshape(rows.shape)
 
 
-def _pairs_exchanged(weight: Array) -> Array:
-    """Return the weight with its columns 2i and 2i + 1 exchanged; unchanged if their number is odd."""
-    return weight if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
-
-
 def _by_head(rows: Array, width: int) -> Array:
     """Return rows, stored as all of query, then key, then value, as if stored head by head with query, key and value of each."""
     return rows.reshape(-1, 3, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)

@@ -9,8 +9,8 @@ the rows of the batch where tokens interact. Of all elements,
 
 Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
 a filter would be lost: that of a mistake that the sample cannot tell from rounding, and that every element together could. The z
-that is expected of a mistake grows as the root of the number of elements. A mistake that changes no element of the sample has no
-filter; where it changes elements by more than their limits, it fails like any other error.
+that is expected of a mistake grows as the root of the number of elements if the sample is typical of them. A mistake that changes
+no element of the sample has no filter; where it changes elements by more than their limits, it fails like any other error.
 """
 
 import math
@@ -65,9 +65,12 @@ def judged_by_gate(
 
 
 def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
-    """Return the judgement of a sample as that of the activation, whose likelihood is extrapolated from that of the sample."""
-    explanations = tuple(replace(each, nll=each.nll / share) for each in local.explanations)
-    return replace(sample.in_whole(local), nll=local.nll / share, explanations=explanations, rests_on=basis)
+    """Return the judgement of a sample as that of the activation, whose likelihood and draws are extrapolated from the sample's."""
+    explanations = tuple(
+        replace(each, nll=each.nll / share, draw_count=round(each.draw_count / share)) for each in local.explanations
+    )
+    nll, row_nll = local.nll / share, local.row_nll / share
+    return replace(sample.in_whole(local), nll=nll, row_nll=row_nll, explanations=explanations, rests_on=basis)
 
 
 def loses_a_mistake(local: LocalJudgement, share: float) -> bool:

@@ -47,10 +47,10 @@ class Part:
 
 
 def rows_of(observation: Observation) -> Part:
-    """Return an activation as the rows of its batch, of which the least and the most padded are the ends."""
-    lengths = observation.network.batch.mask.sum(1)
-    ends = np.unique([lengths.argmin(), lengths.argmax()])
-    return Part(_reading(observation, ("batch",)), np.arange(len(lengths)), ends, _with_rows)
+    """Return an activation as the rows of its batch; the ends have the least and the most padding, or sum of token types."""
+    batch = observation.network.batch
+    ends = np.unique([end for sums in (batch.mask.sum(1), batch.types.sum(1)) for end in (sums.argmin(), sums.argmax())])
+    return Part(_reading(observation, ("batch",)), np.arange(batch.size), ends, _with_rows)
 
 
 def judged_tokens(observation: Observation) -> Part | None:

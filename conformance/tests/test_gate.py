@@ -10,8 +10,11 @@ import torch
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge.depth import Depth, visible_element
-from conformance.judge.evidence import Verdict
+from conformance.judge.evidence import Error, Explanation, LocalJudgement, Verdict
+from conformance.judge.gate import _in_whole
 from conformance.judge.judge import Judge
+from conformance.judge.observation import Observation
+from conformance.judge.parts import rows_of
 from conformance.judge.segment import Segment
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.checkpoint import rounded_weights
@@ -93,6 +96,8 @@ def test_filters_of_a_sample_tell_what_those_of_every_element_tell(network: Netw
             subtle = {f.name for f in expected.filters if f.expected_z > 2.0**0.5 * SEPARABLE_Z and f.amplitude}
             assert subtle <= told, name
     assert sampled > 40
+    tested, of_every = ({f.name for v in verdicts.values() if v.local for f in v.local.filters} for verdicts in (full, every))
+    assert tested == of_every  # the others are reported as without effect on these inputs
 
 
 @pytest.mark.parametrize("depth", ["full", "exhaustive"])
@@ -181,3 +186,14 @@ def test_squared_partial_sums_are_the_largest_of_both_orders_and_of_the_mean_ove
         y, squares = (x.sum(axis, keepdims=True) for x in (terms, np.square(terms)))
         largest = np.maximum(np.maximum(*orders), in_random_order(y, squares, terms.shape[axis]))
         np.testing.assert_allclose(squared_partial_sums(terms, axis), largest, rtol=1e-12)
+
+
+def test_likelihoods_and_draws_of_a_sample_are_extrapolated_alike(network: Network, correct: dict[str, Any]) -> None:
+    values = {name: value.numpy() for name, value in correct.items()}
+    before = {n: v for n, v in values.items() if list(network.table).index(n) < list(network.table).index(NORM)}
+    sample = rows_of(Observation(network, NORM, values[NORM], before))
+    explanation = Explanation((), 0, 4.0, draw_count=5)
+    local = LocalJudgement("", "", Error(1.0, 1.0, 1.0, (1, 2, 3)), 2.0, 2.0, 2.0, 2.0, explanations=(explanation,), row_nll=3.0)
+    whole = _in_whole(local, sample, 1 / 8, "a lower bound of sigma")
+    assert (whole.nll, whole.row_nll) == (16.0, 24.0)
+    assert (whole.explanations[0].nll, whole.explanations[0].draw_count) == (32.0, 40)
