@@ -51,11 +51,11 @@ def _acting(parts: Mapping[str, T], without: Callable[[Collection[T]], AbstractC
     usual = _tensors(run) if groups else []
     acting = []
     for names in groups.values():
-        with without([parts[name] for name in names]):
-            try:
+        try:
+            with without([parts[name] for name in names]):
                 changed = _tensors(run)
-            except Exception:  # the module does not run without them: they are part of it
-                continue
+        except Exception:  # the module does not run without them, or they cannot be set to zero: they are part of it
+            continue
         if not _equal(usual, changed) and _equal(usual, _tensors(run)):
             acting += names
     return acting

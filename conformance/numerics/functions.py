@@ -43,11 +43,11 @@ def _in_chunks(method: str, x: Array, *arguments: int) -> Array:
     """Return the result of a method of tensors that works in place, for parts of the first axis."""
     import torch
 
-    found = np.array(x, order="C", ndmin=1)
-    rows = max(CHUNK * len(found) // max(found.size, 1), 1)
-    for start in range(0, len(found), rows):
-        getattr(torch.from_numpy(found[start : start + rows]), method)(*arguments)
-    return found.reshape(x.shape)
+    result = np.array(x, order="C", ndmin=1)
+    rows = max(CHUNK * len(result) // max(result.size, 1), 1)
+    for start in range(0, len(result), rows):
+        getattr(torch.from_numpy(result[start : start + rows]), method)(*arguments)
+    return result.reshape(x.shape)
 
 
 def _one(x: Array) -> Array:

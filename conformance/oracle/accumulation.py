@@ -100,11 +100,11 @@ def product_in_single(left: Array | Single, right: Array | Single | Operand) -> 
     """
     values, of_left = _in_single(left, SPREAD)
     other, of_right = (right.values, float(right.scale)) if isinstance(right, Operand) else _in_single(right, 1.0)
-    found, scale = rows_times(values, other) if other.ndim == 2 else values @ other, of_left * of_right
+    product, scale = rows_times(values, other) if other.ndim == 2 else values @ other, of_left * of_right
     # A division by two numbers may overflow or underflow in between, so there is one wherever its divisor is in range.
     for each in (scale,) if 1.0 / _LARGEST_IN_SINGLE < scale <= _LARGEST_IN_SINGLE else sorted((of_left, of_right)):
-        found /= np.float32(each)
-    return found
+        product /= np.float32(each)
+    return product
 
 
 def _in_single(x: Array | Single, largest: float) -> tuple[Single, float]:
@@ -150,10 +150,10 @@ class Accumulation:
         of_left = left.scale if isinstance(left.scale, float) else self._as_matrices(left.scale)
         bias = as_array(self._bias * (of_left * right.scale))
         if np.abs(bias).max(initial=0.0) < SPREAD:
-            found = _bridged(sums, terms, self._left.shape[-1], bias.astype(np.float32))
+            bridged = _bridged(sums, terms, self._left.shape[-1], bias.astype(np.float32))
         else:  # The square of the bias would overflow in float32.
-            found = _bridged(sums.in_double, terms.astype(np.float64), self._left.shape[-1], bias)
-        squares = found.astype(np.float64)
+            bridged = _bridged(sums.in_double, terms.astype(np.float64), self._left.shape[-1], bias)
+        squares = bridged.astype(np.float64)
         squares *= of_left**-2.0  # the square of the product of both scales may exceed float64's range
         squares *= right.scale**-2.0
         return as_array(squares).reshape(self._shape)
@@ -165,11 +165,11 @@ class Accumulation:
         terms = (self._as_matrices(left.squares) @ right.squares).astype(np.float64)
         terms *= (left.scale if isinstance(left.scale, float) else self._as_matrices(left.scale)) ** -2.0
         terms *= right.scale**-2.0
-        found = np.square(self.product)
-        found *= 2.0
-        found += terms.reshape(self._shape)
-        found *= self._left.shape[-1] / 6.0
-        return found
+        squares = np.square(self.product)
+        squares *= 2.0
+        squares += terms.reshape(self._shape)
+        squares *= self._left.shape[-1] / 6.0
+        return squares
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -223,7 +223,7 @@ def _edges(terms: int) -> tuple[int, ...]:
     return tuple(np.linspace(0, terms, min(BLOCKS, terms) + 1).astype(int).tolist())
 
 
-def _bridged(found: _Sums, terms: Captured, length: int, bias: Captured) -> Captured:
+def _bridged(at_ends: _Sums, terms: Captured, length: int, bias: Captured) -> Captured:
     """Return Σ_k s_k² from the sums at the ends of blocks of m terms and from the sum of the squared terms.
 
     Since s_{i-1}² + s_{i-1} s_i + s_i² = 3/2 · (s_{i-1}² + s_i²) − d_i²/2, the sum over all bridges is
@@ -232,10 +232,10 @@ def _bridged(found: _Sums, terms: Captured, length: int, bias: Captured) -> Capt
 
     and Σ_k s_k is m · (Σ_{i<n} s_i + y/2). If n does not divide K, block lengths differ by one, and m = K/n.
     """
-    y, each = found.product, np.float32(length / found.blocks)
+    y, each = at_ends.product, np.float32(length / at_ends.blocks)
     any_order = _in_any_order(y, terms, np.float32(length), bias)
-    squares, sums, excess = found.squares, found.sums, terms
-    excess -= found.increments
+    squares, sums, excess = at_ends.squares, at_ends.sums, terms
+    excess -= at_ends.increments
     np.maximum(excess, 0.0, out=excess)
     excess *= np.float32(1.0 / 6.0)
     squares += excess
@@ -251,15 +251,15 @@ def _bridged(found: _Sums, terms: Captured, length: int, bias: Captured) -> Capt
 
 def _in_any_order(y: Captured, terms: Captured, length: np.float32, bias: Captured) -> Captured:
     """Return the expected Σ_k s_k² if the terms are added in a random order, with the bias last or first: whichever is larger."""
-    found = np.square(y)
-    found *= np.float32(2.0)
-    found += terms
-    found *= length / np.float32(6.0)
+    squares = np.square(y)
+    squares *= np.float32(2.0)
+    squares += terms
+    squares *= length / np.float32(6.0)
     if np.any(bias):
         shifted = bias + y
         shifted *= length * bias
-        found += np.maximum(shifted, np.float32(0.0), out=shifted)
-    return found
+        squares += np.maximum(shifted, np.float32(0.0), out=shifted)
+    return squares
 
 
 def _orders(y: Captured, sums: Captured, terms: np.float32, bias: Captured) -> Captured:

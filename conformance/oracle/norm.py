@@ -72,9 +72,9 @@ class Norm(Step):
     @cached_property
     def value(self) -> Array:
         """The result y."""
-        found = self.site.parameters["weight"] * self.normal
-        found += self.site.parameters["bias"]
-        return found
+        result = self.site.parameters["weight"] * self.normal
+        result += self.site.parameters["bias"]
+        return result
 
     @cached_property
     def normal_jacobian(self) -> LinearMap:
@@ -174,15 +174,15 @@ class Norm(Step):
     def _elementwise(self, arithmetic: Arithmetic, of_mean: Array | float = 0.0, of_inverse: float = 0.0) -> Array:
         """Return the variance of the elementwise errors of the result, and of these errors of μ r and relative errors of r."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        found, term = np.square(self.normal), np.multiply(self.summed, self.inverse)
-        found *= 3.0 * u2 + of_inverse
+        variance, term = np.square(self.normal), np.multiply(self.summed, self.inverse)
+        variance *= 3.0 * u2 + of_inverse
         np.square(term, out=term)
         term *= a2
-        found += term
-        found += a2 * np.square(self.mean * self.inverse) + of_mean
-        found *= np.square(self.site.parameters["weight"])
+        variance += term
+        variance += a2 * np.square(self.mean * self.inverse) + of_mean
+        variance *= np.square(self.site.parameters["weight"])
         np.square(self.value, out=term)
         term *= u2
-        found += term
-        found += arithmetic.storage_rounding_variance(self.value)
-        return np.maximum(found, arithmetic.storage.floor_variance, out=found)
+        variance += term
+        variance += arithmetic.storage_rounding_variance(self.value)
+        return np.maximum(variance, arithmetic.storage.floor_variance, out=variance)

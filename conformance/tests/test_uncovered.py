@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance import TorchImplementation, check
+from conformance.candidates.uncovered import uncovered
 from conformance.implementations.making_bert import Bert, build, making_bert
 from conformance.mapping.mapped import MappedModule
 
@@ -109,6 +110,12 @@ def test_a_head_of_few_classes_that_the_checkpoint_lacks_is_no_adapter() -> None
         ignored=("first.*", "second.*"),
     )
     assert check(wrapped, "tiny", depth="screen").outcome == "pass"
+
+
+def test_a_parameter_that_cannot_be_set_to_zero_is_part_of_the_module() -> None:
+    with torch.inference_mode():
+        gate = nn.Parameter(torch.ones(3))
+    assert uncovered(nn.Identity(), {"gate": gate}, lambda: [("y", 2.0 * gate.detach())]) == ""
 
 
 class _Prompted(Bert):

@@ -60,14 +60,14 @@ class Assignment:
         value: that number.
         is_estimated: whether the number is estimated.
         free: the number of fitted numbers.
-        made: function from the number to the parameters that the assignment makes of the right ones.
+        applied: function from the number to the parameters that the assignment makes of the right ones.
     """
 
     code: str
     value: float
     is_estimated: bool
     free: int
-    made: Callable[[float], Array]
+    applied: Callable[[float], Array]
 
 
 def assignment(estimated: Estimated) -> Assignment | None:
@@ -75,20 +75,20 @@ def assignment(estimated: Estimated) -> Assignment | None:
     differs = estimated.differs
     for chosen, index in _parts(differs):
         for operator, value, is_estimated in _operations(estimated, chosen):
-            made = _assigning(estimated.right, chosen, operator)
+            applied = _assigning(estimated.right, chosen, operator)
             least = 2 if is_estimated else 1  # One element alone determines a fitted number.
-            if differs.sum() >= least and estimated.equals(made(value)).all():
-                return Assignment(f"{index} {operator}", value, is_estimated, 1, made)
+            if differs.sum() >= least and estimated.equals(applied(value)).all():
+                return Assignment(f"{index} {operator}", value, is_estimated, 1, applied)
     return next(_rearranged(estimated), None)
 
 
 def _assigning(right: Array, chosen: Mask, operator: str) -> Callable[[float], Array]:
     """Return the function from a number to the parameters with that number assigned to the chosen elements."""
 
-    def made(value: float) -> Array:
+    def applied(value: float) -> Array:
         return np.where(chosen, {"*=": right * value, "=": np.full_like(right, value), "+=": right + value}[operator], right)
 
-    return made
+    return applied
 
 
 def _rearranged(estimated: Estimated) -> Iterator[Assignment]:
@@ -100,29 +100,29 @@ def _rearranged(estimated: Estimated) -> Iterator[Assignment]:
             return
         order = np.arange(len(right))
         order[differs] = nearest_slices(right, found[differs])
-        made = np.take(estimated.right, order, axis)
-        if estimated.equals(made).all():
+        rearranged = np.take(estimated.right, order, axis)
+        if estimated.equals(rearranged).all():
             what = "elements" if right.shape[1] == 1 else ("rows", "columns")[axis]
             text, value = read_instead(order, np.arange(len(right)), np.ones(len(right), bool))
-            yield Assignment(f" with other {what}: {text}", value, False, int(differs.sum()), _always(made))
+            yield Assignment(f" with other {what}: {text}", value, False, int(differs.sum()), _always(rearranged))
 
 
-def _always(made: Array) -> Callable[[float], Array]:
+def _always(parameters: Array) -> Callable[[float], Array]:
     """Return the function of an assignment without a number."""
-    return lambda _: made
+    return lambda _: parameters
 
 
 def _operations(estimated: Estimated, chosen: Mask) -> Iterator[tuple[str, float, bool]]:
     """Yield operator, number and whether it is estimated: 0, −1 times, a fitted factor, a fitted constant, a fitted addend."""
     yield "=", 0.0, False
     yield "*=", -1.0, False
-    known = np.where(estimated.deviation > 0.0, estimated.deviation, np.inf)  # Exact elements are not fitted.
-    weight = np.where(chosen, known**-2.0, 0.0)
-    one = np.ones_like(weight)
+    deviation = np.where(estimated.deviation > 0.0, estimated.deviation, np.inf)  # Exact elements are not fitted.
+    weight = np.where(chosen, deviation**-2.0, 0.0)
+    constant = np.ones_like(weight)
     for operator, slope, target in (
         ("*=", estimated.right, estimated.value),
-        ("=", one, estimated.value),
-        ("+=", one, estimated.value - estimated.right),
+        ("=", constant, estimated.value),
+        ("+=", constant, estimated.value - estimated.right),
     ):
         energy = float((weight * slope**2).sum())
         if energy > 0.0:

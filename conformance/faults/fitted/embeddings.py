@@ -43,10 +43,10 @@ def _table(step: Step, data: FitData) -> Fit | None:
     table[read] = data.actual[judged][first]
     wrong = np.flatnonzero((table != right).any(1))
     name = step.site.activation.parameters["weight"]
-    made = assignment(Estimated(right, table, np.zeros(right.shape), 0.0))
+    assigned = assignment(Estimated(right, table, np.zeros(right.shape), 0.0))
     fitted = with_parameters(step, weight=table)
-    if made is not None:
-        return Fit(fitted, len(wrong), f"{name}{made.code}", made.value)
+    if assigned is not None:
+        return Fit(fitted, len(wrong), f"{name}{assigned.code}", assigned.value)
     if not len(wrong):
         return None
     row = int(wrong[0])

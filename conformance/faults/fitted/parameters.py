@@ -48,16 +48,16 @@ def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, E
     Estimated numbers are fitted anew to the result, of which they are linear functions: estimates of parameters have large errors
     if the inputs nearly depend on each other.
     """
-    made = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
-    each = {role: one for role, one in made.items() if one is not None}
-    if not made or len(each) < len(made):
+    wrong = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
+    each = {role: its for role, its in wrong.items() if its is not None}
+    if not wrong or len(each) < len(wrong):
         return None
-    values, deviations = {role: one.value for role, one in each.items()}, dict.fromkeys(each, 0.0)
+    values, deviations = {role: its.value for role, its in each.items()}, dict.fromkeys(each, 0.0)
 
     def of(values: Mapping[str, float]) -> Step:
-        return layer({role: one.made(values[role]) for role, one in each.items()})
+        return layer({role: its.applied(values[role]) for role, its in each.items()})
 
-    free = [role for role, one in each.items() if one.is_estimated]
+    free = [role for role, its in each.items() if its.is_estimated]
     if free:
         unit, base = relative_error(data.allowed[data.judged], step.value[data.judged]), of(values).value
         weight = np.where(data.judged, 1.0 / np.hypot(data.allowed, unit * data.actual), 0.0)
@@ -71,7 +71,7 @@ def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, E
     *before, last = each
     text = "".join(f"{_name(step, role)}{each[role].code} {values[role]:.7g}; " for role in before)
     text += f"{_name(step, last)}{each[last].code}"
-    return Fit(of(values), sum(one.free for one in each.values()), text, values[last], deviations[last])
+    return Fit(of(values), sum(its.free for its in each.values()), text, values[last], deviations[last])
 
 
 def _name(step: Step, role: str) -> str:
