@@ -1,7 +1,7 @@
 """The oracle network: a BERT in NumPy float64, evaluated one step at a time, written from the equations of the papers.
 
-It does not use PyTorch or Hugging Face. A network consists of an architecture, its parameters and a batch; `step` evaluates one
-activation from given parents, and `walk` evaluates the whole network.
+It uses no layer of PyTorch or Hugging Face; in memory, only erf and partial sums are PyTorch's (`numerics.functions`). A network
+consists of an architecture, its parameters and a batch; `step` evaluates one activation, and `walk` the whole network.
 """
 
 from collections.abc import Iterator, Mapping

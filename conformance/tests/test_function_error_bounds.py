@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import special
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -65,6 +66,12 @@ def test_every_function_has_a_finite_bound_and_every_row_states_its_source() -> 
     assert all(row["source"] for row in rows())
     assert {row["library"] for row in rows()} >= {"torch", "numpy", "onnxruntime"}
     assert not any("+" in row["versions"] for row in rows() if row["source"] == "measured")
+
+
+def test_erf_is_that_of_an_independent_library() -> None:
+    x = np.concatenate([np.linspace(-7.0, 7.0, 200_001), np.geomspace(1e-300, 1.0, 10_001)])
+    expected = special.erf(x)
+    assert (np.abs(FUNCTIONS["erf"].true(x) - expected) <= 3.0 * np.spacing(np.abs(expected))).all()  # 1 ULP and 2 ULP
 
 
 @pytest.mark.parametrize(("absolute", "ulp"), [(0.0, 2.0), (3e-7, 0.0), (3e-7, 2.0)], ids=["relative", "absolute", "both"])
