@@ -10,7 +10,8 @@ the rows of the batch where tokens interact. Of all elements,
 Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
 a filter would be lost: that of a mistake that the sample cannot tell from rounding, and that every element together could. The z
 that is expected of a mistake grows as the root of the number of elements if the sample is typical of them. A mistake that changes
-no element of the sample has no filter; where it changes elements by more than their limits, it fails like any other error.
+no element of the sample has no filter; where it changes elements by more than their limits, it fails like any other error. What a
+pass confirms of a number is what the filter of the sample confirms.
 """
 
 import math
