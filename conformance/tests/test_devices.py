@@ -113,7 +113,7 @@ def test_float32_by_matrix_units_is_legal_only_on_an_accelerator() -> None:
     failed = [v for v in _verdicts(_on_a_matrix_unit, "cpu", "exhaustive") if v.outcome == "fail"]
     assert failed
     assert all(v.activation.endswith("self.context") for v in failed)
-    rendered = {v.activation: v for v in _verdicts(_on_a_matrix_unit, "cuda")}
+    rendered = {v.activation: v for v in _verdicts(_on_a_matrix_unit, "cuda", "exhaustive")}
     assert all(v.outcome in ("pass", "not_observed") for v in rendered.values())
     kinds = {v.local.arithmetic for v in rendered.values() if v.local and v.activation.endswith("self.context")}
     assert kinds == {"float32 in matrix units"}
