@@ -56,7 +56,7 @@ def _added(step: Step, context: FaultContext) -> Step | None:
     """Return the scores with those of the previous layer added."""
     layer = step.site.activation.layer
     found = _of_layer(step, context, layer - 1) if layer else None
-    if found is None:
+    if found is None or found[0].shape != step.value.shape:  # a layer with pruned heads has fewer
         return None
     other, computed = found
 

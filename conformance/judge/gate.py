@@ -8,10 +8,11 @@ the rows of the batch where tokens interact. Of all elements,
   limits in units of this bound is within them in units of sigma.
 
 Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
-a filter would be lost: that of a mistake that the sample cannot tell from rounding, and that every element together could. The z
-that is expected of a mistake grows as the root of the number of elements if the sample is typical of them. A mistake that changes
-no element of the sample has no filter; where it changes elements by more than their limits, it fails like any other error. What a
-pass confirms of a number is what the filter of the sample confirms.
+a mistake explains the sample under an arithmetic by which it fails, and where a filter would be lost: that of a mistake that the
+sample cannot tell from rounding, and that every element together could. The z that is expected of a mistake grows as the root of
+the number of elements if the sample is typical of them. A mistake that changes no element of the sample has no filter; where it
+changes elements by more than their limits, it fails like any other error. What a pass confirms of a number is what the filter of
+the sample confirms.
 """
 
 import math
@@ -58,7 +59,7 @@ def judged_by_gate(
     of_sample = judged(sample.observation)
     by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
     passing = [by_name.get(local.hypothesis) for local in of_sample if local.passes]
-    if not passing or any(loses_a_mistake(local, share) for local in of_sample):
+    if not passing or any(local.explanations or loses_a_mistake(local, share) for local in of_sample):
         return ()
     if not all(hypothesis and is_closed(part, hypothesis, alpha) for hypothesis in passing):
         return ()
@@ -66,12 +67,8 @@ def judged_by_gate(
 
 
 def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
-    """Return the judgement of a sample as that of the activation, whose likelihood and draws are extrapolated from the sample's."""
-    explanations = tuple(
-        replace(each, nll=each.nll / share, draw_count=round(each.draw_count / share)) for each in local.explanations
-    )
-    nll, row_nll = local.nll / share, local.row_nll / share
-    return replace(sample.in_whole(local), nll=nll, row_nll=row_nll, explanations=explanations, rests_on=basis)
+    """Return the judgement of a sample as that of the activation, whose likelihood is extrapolated from that of the sample."""
+    return replace(sample.in_whole(local), nll=local.nll / share, row_nll=local.row_nll / share, rests_on=basis)
 
 
 def loses_a_mistake(local: LocalJudgement, share: float) -> bool:

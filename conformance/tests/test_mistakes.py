@@ -166,7 +166,7 @@ def test_probability_on_masked_keys_is_a_finding_though_nothing_explains_it(dtyp
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_levels_of_probabilities_are_those_of_the_candidate(dtype: str) -> None:
     (finding,) = check(Candidate([changed("probs", "(right() * 256).round() / 256", layers=(0,))]), dtype=dtype).findings
-    assert "multiples of 1/256" in finding.sentence
+    assert "multiples of 0.00390625" in finding.sentence
 
 
 def test_what_has_moved_from_the_frozen_record_is_listed_and_the_rounding_of_another_processor_is_not() -> None:

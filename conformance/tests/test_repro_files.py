@@ -33,6 +33,7 @@ from conformance.tests.commands import Command
 from conformance.tests.forked import run_python
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
+from conformance.tests.sample_records import write_lines
 from conformance.tests.test_own_checkpoints import LAST, TINY, _published, _write
 
 leaking = BROKEN["padding-length"]
@@ -308,7 +309,8 @@ def test_published_values_are_missed_again_and_a_failure_that_cannot_be_replayed
         again = command_of(results.cases[1].check, results.headers)  # They are judged with every check.
         assert again == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
     lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([lines[0], lines[-2], *lines[1:-2], lines[-1]]))  # The failure that cannot be replayed comes first.
+    file.unlink()
+    write_lines([lines[0], lines[-2], *lines[1:-2], lines[-1]], file)  # The failure that cannot be replayed comes first.
     cannot, can = replayed(file)
     assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert", check=PUBLISHED), "error", 2)
     assert "no values are published of checkpoint:" in cannot.reason

@@ -269,7 +269,6 @@ IMPORTS: Mapping[str, tuple[str, str, str]] = {
         "pass",
         "",
     ),
-    "has no such object": ("", "error", "candidate"),
     "has a syntax error": ("def", "error", "SyntaxError"),
 }
 
