@@ -314,7 +314,7 @@ class Observation:
     ) -> Block:
         """Return a block in float64, with all that it is computed from: where `on_device`, cut already, is, else in memory."""
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
-        like = {"like": self.actual} if on_device else {}
+        like: dict[str, Any] = {"like": self.actual} if on_device else {}
 
         def reading(arrays: Mapping[str, Captured]) -> WhenRead:
             return WhenRead(arrays, lambda name: np.asarray(cut(name, arrays[name]), np.float64, **like))
