@@ -79,7 +79,7 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert ">1.0</td>" in page
     assert ">1.1</td>" not in page
     assert ">2.4.6</td>" in page
-    assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
+    assert ">1.31.1</td>" in page
     unregistered = "unknown, as of any that is not registered"
     assert unregistered not in page
     assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
