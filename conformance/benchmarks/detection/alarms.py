@@ -17,7 +17,8 @@ from conformance.benchmarks.detection.networks import ARCHITECTURES, INITIAL, ne
 from conformance.benchmarks.detection.score import draw
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.benchmarks.harness import bullets, in_processes, parser, publish, table
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
 from conformance.numerics.devices import description
 
 TABLE = Path(__file__).with_name("ALARMS.md")
@@ -85,7 +86,7 @@ def alarm(device: str, task: Task) -> Alarms:
     variant, architecture, seed, dtype, layer = task
     candidate = VARIANTS[variant] if layer is None else VARIANTS[variant].in_layer(layer)
     assert candidate is not None
-    result = check_values(candidate, network(architecture, seed), device, dtype)
+    result = check_values(Request.of(candidate, network(architecture, seed), device, dtype))
     if result.outcome not in ("pass", "fail", "skip"):
         raise RuntimeError(f"{task}: {result.outcome}: {result.reason}")
     judged = [v for v in result.verdicts if v.outcome in ("pass", "fail")]
