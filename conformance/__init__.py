@@ -4,8 +4,8 @@ The path of one batch, from the command line to the report:
 
 1. `cli.main` parses the arguments, and `cli.run.run_all` lists the cases: candidate, golden, device, dtype and check.
 2. `cli.work` runs a case. The candidate is in a worker process (`isolation`), and stands in this one as a `RemoteCandidate`.
-3. `checks.run_check.run_check` calls the check's function; most are passes of `checks.check_values` with batches of their own,
-   the laws are searched by `checks.execute_law`.
+3. `checks.run_check.run_check` runs the check of a request; most judge passes with batches of their own (`checks.judgement`), and
+   the laws are searched (`checks.laws.law`).
 4. The worker prepares the candidate, calls its runner and returns one activation after the other; for a torch module, hooks
    capture them (`candidates`).
 5. `judge.judge.Judge` judges each activation as it arrives, on the candidate's own inputs to the step, by the equations and

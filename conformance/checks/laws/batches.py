@@ -11,7 +11,7 @@ from conformance.checks.search.agreement import RowPairs, require_agreement, req
 from conformance.checks.search.strategies import TOKENS, Batches, ids
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.screen import screened
+from conformance.judge.local_error import screened
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, Ids
 from conformance.results.example import Example
