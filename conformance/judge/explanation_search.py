@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
-from conformance.faults.fitted import DESCRIPTIONS, FITTED
+from conformance.faults.fitted import DESCRIPTIONS, FITTED, OF_RESULT
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
@@ -213,13 +213,15 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
-    A name needs two different elements that it changes: any function with a number explains a single one.
+    A name needs two different elements that it changes: any function with a number explains a single one. An edit of the result,
+    which may be any, needs more of them than it has numbers.
     """
     place = problem.right.name
     segment = problem.right.replacing(place, fit.step)
     if not (math.isfinite(fit.deviation) and problem.passes(segment)):
         return None
-    if name not in DESCRIPTIONS and not problem.determines_more(min(fit.free, 1), segment):
+    least = fit.free if name in OF_RESULT else 0 if name in DESCRIPTIONS else min(fit.free, 1)
+    if not problem.determines_more(least, segment):
         return None
     found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
     if found is None or not is_detected(found, problem.threshold, signed=True):
