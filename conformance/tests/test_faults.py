@@ -7,16 +7,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from conformance import load_golden
 from conformance.benchmarks.detection.mistakes import ROWS
 from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
 from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
-from conformance.faults import BY_NAME, CATALOGUE, Fault, FaultContext
+from conformance.faults import BY_NAME, CATALOGUE, FaultContext
 from conformance.faults.changes import Altered, Rearranged
-from conformance.faults.fitted import FITTED, Fitted
+from conformance.faults.fitted import FITTED
 from conformance.faults.hints import HINTS, hint
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
