@@ -116,9 +116,7 @@ def _stored(file: Path, golden: Golden, computed: Format) -> tuple[Array, Array]
     """Return the embeddings in a file, and the variance of rounding each number to the printed digits or the stored format."""
     (batch,) = golden.batches.values()
     outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch, computed)
-    embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
+    embeddings = [numbers for name, numbers in outputs.items() if name in ("embedding", EMBEDDING)]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
-        raise UsageError(
-            f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings with a complete row for each text"
-        )
+        raise UsageError(f"{file} has {', '.join(outputs)}; expected one table of embeddings with a complete row for each text")
     return embeddings[0].values, embeddings[0].units ** 2 / 12.0

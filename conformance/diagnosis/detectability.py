@@ -1,87 +1,65 @@
 """Filters on the outputs of the correct network: which faults they detect, and which they would have detected if present."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBoxSegment
-from conformance.diagnosis.conclusions import Unseen
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.printed_problem import PrintedProblem
+from conformance.diagnosis.problem import PrintedProblem
 from conformance.judge.filters import expected_z, is_detected, is_gross, largest_element, project
 from conformance.judge.search.budget import RIGHT, SearchBudget
 from conformance.judge.search.parameters import right_value, wrong_value
-from conformance.judge.search.placements import EVERYWHERE, FaultPlacement, with_faults
+from conformance.judge.search.placements import FaultPlacement, with_faults
 from conformance.numerics.formats import NUDGE, Array
-from conformance.numerics.thresholds import SEPARABLE_Z, Limits
 
 
-@dataclass(frozen=True)
-class PoolingDetectability:
-    """The results of the filters under one pooling.
+class Filtered(NamedTuple):
+    """The result of the filter of a fault under one pooling.
 
     Attributes:
-        detected: faults whose effect is in the residual beyond noise, each with that effect.
-        shown, unseen: faults that would have been detected, and faults that would not.
+        name: name of the fault.
+        expected_z: the z that the fault would have if it were present; 0 if it changes none of the numbers.
+        effect: the fault's effect, if it is in the residual beyond noise; else None.
     """
 
-    detected: tuple[tuple[str, Array], ...]
-    shown: tuple[str, ...]
-    unseen: tuple[Unseen, ...]
+    name: str
+    expected_z: float
+    effect: Array | None = None
 
 
-def filtered_placements(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
-    """Return one placement for each fault, at all of its places; formats are excluded, because RMS detects them."""
-    return [s for s in placements if s.reach == EVERYWHERE and not s.fault.after_failure]
-
-
-def apply_filters(
-    judged: JudgedForward,
-    part: PrintedProblem,
-    pooling_index: int,
-    placements: Sequence[FaultPlacement],
-    limits: Limits,
-    budget: SearchBudget,
-) -> PoolingDetectability:
+def apply_filters(base: JudgedForward, part: PrintedProblem, pooling_index: int, budget: SearchBudget) -> Iterator[Filtered]:
     """Apply every filter under one pooling; a gross fault needs none, because the largest error reveals it.
 
     Args:
-        judged: the correct network with its noise.
+        base: the correct network with its noise.
         part: the problem on a part of the batch; the effect of a fault that is gross there is not computed on the whole batch.
         pooling_index: index of the pooling.
-        placements: the faults.
-        limits: the limits of the statistics.
         budget: the budget of the search.
     """
-    placements = [s for s in placements if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
-    detected: list[tuple[str, Array]] = []
-    shown: list[str] = []
-    unseen: list[Unseen] = []
-    noise, residual = judged.noise(pooling_index), judged.residual[pooling_index]
+    forward, limits, ancestors = base.forward, base.limits(pooling_index), base.forward.ancestors(pooling_index)
+    placements = [s for s in forward.filtered if not ancestors.isdisjoint(s.places)]
+    noise, residual = base.noise(pooling_index), base.residual[pooling_index]
     budget.begin(RIGHT, len(placements))
     for placement in placements:
         if not budget.take_one():
             break
-        some = effect_of_fault(part.right, placement, None, pooling_index)
-        z = 0.0 if some is None else float((np.abs(some) / part.sigma[pooling_index]).max())
+        on_part = effect_of_fault(part.right, placement, None, pooling_index)
+        z = 0.0 if on_part is None else float((np.abs(on_part) / part.sigma[pooling_index]).max())
         pattern = None
         if not is_gross(z, limits.max):
-            pattern = effect_of_fault(judged.forward, placement, None, pooling_index)
+            pattern = effect_of_fault(forward, placement, None, pooling_index)
             z = 0.0 if pattern is None else expected_z(pattern, noise, limits.max)
-        if z < SEPARABLE_Z:
-            unseen.append(Unseen(placement.fault.name, z))
-        else:
-            shown.append(placement.fault.name)
         if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
-            right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
-            pattern = effect_of_fault(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
+            right, wrong = (of(placement, forward) for of in (right_value, wrong_value))
+            pattern = effect_of_fault(forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and is_gross(largest_element(pattern, noise), limits.max):
-            continue
-        found = None if pattern is None else project(residual, pattern, noise)
-        if pattern is not None and found and is_detected(found, limits.filter, signed=placement.fault.parameter is None):
-            detected.append((placement.fault.name, pattern))
-    return PoolingDetectability(tuple(detected), tuple(shown), tuple(unseen))
+            pattern = None
+        projection = None if pattern is None else project(residual, pattern, noise)
+        signed = placement.fault.parameter is None
+        is_present = projection is not None and is_detected(projection, limits.filter, signed=signed)
+        yield Filtered(placement.fault.name, z, pattern if is_present else None)
 
 
 def effect_of_fault(right: BlackBoxSegment, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:

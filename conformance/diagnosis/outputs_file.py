@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.diagnosis.outputs import AXES, OutputTable
-from conformance.diagnosis.printed import PrintedNumber, depth
-from conformance.diagnosis.tables import tables
+from conformance.diagnosis.tables import PrintedNumber, depth, tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 from conformance.model.files import (

@@ -8,10 +8,20 @@ import re
 import string
 from typing import Any, NamedTuple
 
-from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
+import numpy as np
+
 from conformance.errors import UsageError
 from conformance.model.files import require_printed
 from conformance.numerics.formats import FORMATS
+
+ELLIPSES = ("...", "…")
+
+
+class PrintedNumber(str):
+    """The text of a number, as distinguished from other text."""
+
+    __slots__ = ()
+
 
 _PROMPT = re.compile(r"\s*(?:>>>|>|\$|In \[\d+\]:|Out\[\d+\]:)(?:\s|$)")
 _QUOTE = re.compile(r"\s*>[> ]*")
@@ -219,3 +229,27 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int, set[str]]:
 
 def _where(text: str, at: int) -> str:
     return f"line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
+
+
+def depth(tree: Any) -> int:
+    """Return the number of axes of a tree."""
+    if isinstance(tree, np.ndarray):
+        return tree.ndim
+    axes, level = 0, [tree]
+    while lists := [part for part in level if isinstance(part, list | tuple)]:
+        axes, level = axes + 1, [element for part in lists for element in part]
+    return axes
+
+
+def described(tree: Any) -> str:
+    """Return the sizes of a tree, as `2 × 384`, or `2 × (5 to 9) × 384` if lists of one axis differ; `+` marks an ellipsis."""
+    if isinstance(tree, np.ndarray):
+        return " × ".join(map(str, tree.shape)) or "one number"
+    axes, level = [], [tree]
+    while lists := [part for part in level if isinstance(part, list | tuple)]:
+        gaps = any(part in ELLIPSES for parts in lists for part in parts if isinstance(part, str))
+        sizes = [sum(not (isinstance(part, str) and part in ELLIPSES) for part in parts) for parts in lists]
+        least, most = min(sizes), max(sizes)
+        axes.append((f"({least} to {most})" if least < most else str(most)) + "+" * gaps)
+        level = [element for parts in lists for element in parts]
+    return " × ".join(axes) or "one number"

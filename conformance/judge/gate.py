@@ -10,9 +10,9 @@ the rows of the batch where tokens interact. Of all elements,
 Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
 a mistake explains the sample under an arithmetic by which it fails, and where a filter would be lost: that of a mistake that the
 sample cannot tell from rounding, and that every element together could. The z that is expected of a mistake grows as the root of
-the number of elements if the sample is typical of them. A mistake that changes no element of the sample has no filter; where it
-changes elements by more than their limits, it fails like any other error. What a pass confirms of a number is what the filter of
-the sample confirms.
+the number of elements if the sample is typical of them. A mistake that changes no element of the sample is evaluated on every
+element: where it changes some by more than their limits, it fails like any other error, and where it changes them by less, its
+filter is that of every element (`local_error`). What a pass confirms of a number is what the filter of the sample confirms.
 """
 
 import math

@@ -6,18 +6,21 @@ the whole activation (`failing_activation`), in memory.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from conformance.faults.fault import ROWS
 from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.depth import Depth
-from conformance.judge.evidence import LocalJudgement
+from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_whole
 from conformance.judge.fault_directions import Direction, possible_directions
 from conformance.judge.fault_effects import GrossEffects, filter_result, of_each_size
+from conformance.judge.filters import gross_result, is_gross, largest_element
 from conformance.judge.gate import judged_by_gate
 from conformance.judge.limits import STATISTICS, limits_of
 from conformance.judge.observation import Observation
+from conformance.judge.projections import product_of
 from conformance.judge.screen import local_of, screened_exactly
 from conformance.numerics.arithmetic import Hypothesis, as_captured, still_needed
 from conformance.numerics.thresholds import Limits
@@ -50,10 +53,42 @@ def judge_locally(
         return exactly(part) if passes else ()  # explanations of a failure are those of every element
 
     gated = () if depth == "exhaustive" else judged_by_gate(observation, hypotheses, alpha, of_sample)
-    judgements = gated or exactly(observation)
+    others = _without_effect_on_sample(observation, gated, hypotheses, alpha) if gated else None
+    judgements = exactly(observation) if others is None else _with(gated, others)
     if unexposed_layers is not None and observation.has_unexposed_layers and any(local.passes for local in judgements):
         return unexposed_layers.with_layer_filters(observation.in_memory, judgements)
     return judgements
+
+
+def _with(judgements: Sequence[LocalJudgement], others: Sequence[FilterResult]) -> tuple[LocalJudgement, ...]:
+    return tuple(replace(local, filters=(*local.filters, *others)) for local in judgements)
+
+
+def _without_effect_on_sample(
+    observation: Observation, of_sample: Sequence[LocalJudgement], hypotheses: Sequence[Hypothesis], alpha: float
+) -> list[FilterResult] | None:
+    """Return the results of the mistakes that change no element of a passing sample, but others by more than their limits.
+
+    A mistake that changes no element at all has no result. None is returned if one changes others that the gate, which shows them
+    to be within their limits, does not tell from rounding: then its filter is to be evaluated on every element.
+    """
+    widest, is_projected = hypotheses[-1], product_of(observation) is not None
+    possible = possible_directions(observation.probe.segment, widest.arithmetic.storage)
+    filtered = {(f.name, f.step) for local in of_sample for f in local.filters}
+    left = [direction for direction in possible if (direction.fault.name, direction.step) not in filtered]
+    limit = Limits.of(1, observation.count, STATISTICS + len(possible), alpha).max
+    results: list[FilterResult] = []
+    for block in chain([observation.probe], map(observation.block, observation.rows)):
+        for direction in tuple(left):
+            effect = direction.on(observation.whole.segment if direction.fault.extent == ROWS else block.segment).effect
+            if effect is None or not (block.judged & (effect != 0.0)).any():
+                continue
+            size = largest_element(effect, block.noise(widest))
+            if is_projected or not is_gross(size, limit):
+                return None
+            results.append(gross_result(direction, size))
+            left.remove(direction)
+    return results
 
 
 class _Filtered(NamedTuple):

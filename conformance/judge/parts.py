@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.judge.evidence import LocalJudgement
-from conformance.judge.observation import SMALL, CutWhenRead, Observation
-from conformance.judge.segment import couples_positions
+from conformance.judge.observation import SMALL, Observation
+from conformance.judge.segment import WhenRead, couples_positions
 from conformance.model.activation import HIDDEN
 from conformance.model.batch import Batch, Ids
 from conformance.numerics.formats import Captured
@@ -110,5 +110,6 @@ def _with_batch(network: Network, batch: Batch) -> Network:
 
 
 def _cut(observation: Observation, network: Network, cut: Callable[[Captured], Captured]) -> Observation:
-    captured = CutWhenRead(observation.captured, lambda _, array: cut(array), lambda array, _: array)
+    before = observation.captured
+    captured = WhenRead(before, lambda name: cut(before[name]))
     return replace(observation, network=network, actual=cut(observation.actual), captured=captured)

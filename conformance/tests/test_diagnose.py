@@ -17,10 +17,9 @@ from transformers import BertConfig, BertModel
 from conformance import Checkpoint, load_golden
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose
-from conformance.diagnosis.black_box import EMBEDDING, BlackBox
-from conformance.diagnosis.outputs import resolved
-from conformance.diagnosis.printed import PrintedNumber, filled, unit
-from conformance.diagnosis.tables import tables
+from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.outputs import filled, resolved, unit
+from conformance.diagnosis.tables import PrintedNumber, tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 from conformance.model.sentence_transformers import truncated_dimensions
@@ -361,13 +360,15 @@ def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str, width:
     shape = (BATCH.size, 32) if pooling.base == "pooler" else (BATCH.size, BATCH.length, 32)
     x, e = rng.standard_normal(shape), 1e-6 * rng.standard_normal(shape)
 
+    names = [name for name, _ in pooling.steps(network.features)]
+
     def steps(x: np.ndarray) -> list[Any]:
-        pooled = [network.step(f"{EMBEDDING}.{pooling.base}", x)]
-        for following in network.names_after(pooling):
+        pooled = [network.step(names[0], x)]
+        for following in names[1:]:
             pooled.append(network.step(following, pooled[-1].value))
         return pooled
 
-    w = rng.standard_normal((BATCH.size, width if network.names_after(pooling) else 32))
+    w = rng.standard_normal((BATCH.size, width if len(names) > 1 else 32))
     back, moved = w, steps(x + e)[-1].value - steps(x)[-1].value
     for step in reversed(steps(x)):
         back = step.jacobians()[0].adjoint(back)

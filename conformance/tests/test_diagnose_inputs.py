@@ -11,7 +11,7 @@ from conformance import Batch, Checkpoint, golden_of, load_golden
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, diagnose
-from conformance.diagnosis.input_mistakes import other_inputs
+from conformance.diagnosis.inputs import other_inputs
 from conformance.diagnosis.pooling import in_question
 from conformance.errors import UsageError
 from conformance.goldens.generated_weights import weights

@@ -25,8 +25,8 @@ HIDDEN = np.random.default_rng(0).standard_normal((1, 8, WIDTH)).astype(np.float
 
 def _known(file: Path, width: int = WIDTH, batch: int = 1, length: int = 8) -> tuple[str, np.ndarray]:
     inputs = Batch(np.ones((batch, length), np.int64))
-    (output,) = resolved(read(file).tables, Architecture(hidden_size=width, **SIZES), inputs)
-    return output.name, output.known.values
+    ((name, numbers),) = resolved(read(file).tables, Architecture(hidden_size=width, **SIZES), inputs).items()
+    return name, numbers.values
 
 
 def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:

@@ -11,8 +11,9 @@ import pytest
 from conformance.cli import main
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
-from conformance.diagnosis.black_box_case import BlackBoxCase
+from conformance.diagnosis.explanations import BlackBoxCase
 from conformance.diagnosis.outputs import OutputTable, resolved
+from conformance.diagnosis.problem import PrintedProblem
 from conformance.errors import UsageError
 from conformance.judge.search.budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
 from conformance.judge.search.fault_sets import VERIFIED
@@ -107,7 +108,7 @@ def test_the_command_accepts_a_limit(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None:
     known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
-    right = BlackBoxSegment(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
+    right = BlackBoxSegment(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known), format_named("float32"))
     every = placements(right)
     everywhere = {s.fault.name: s for s in reversed(every) if s.reach == EVERYWHERE}
     base = [everywhere["epsilon"], everywhere["gelu-variant"]]
@@ -125,12 +126,13 @@ def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None
 
 def test_a_hypothesis_refuted_on_part_of_the_batch_is_refuted_on_all_of_it() -> None:
     known = resolved({name: OutputTable(part) for name, part in _two_faults().items()}, CHECKPOINT.architecture, BATCH)
-    network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
-    case = BlackBoxCase(CHECKPOINT, network, "float32", None, SearchBudget(None, lambda: 0.0))
-    part = case.part()
-    assert part.weights.size < case.problem.weights.size
-    tried = [fit for placement in case.placements if (fit := part.evaluate([placement]))]
+    network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known)
+    case = BlackBoxCase(CHECKPOINT, network, "float32", SearchBudget(None, lambda: 0.0))
+    problem = PrintedProblem(case.arithmetics[0], case.budget)
+    part = problem.part(())
+    assert part.weights.size < problem.weights.size
+    tried = [fit for placement in case.right.placements if (fit := part.evaluate([placement]))]
     nearest = sorted(tried, key=lambda fit: fit.distance)[:VERIFIED]
-    refuted = [fit for fit in nearest if part.fit_unless_refuted(fit, case.problem, own=True) is None]
+    refuted = [fit for fit in nearest if part.fit_unless_refuted(fit, problem, own=True) is None]
     assert refuted
-    assert not any(case.problem.judge(case.problem.fit_on_whole(fit), own=True).explains for fit in refuted)
+    assert not any(problem.judge(problem.fit_on_whole(fit), own=True).explains for fit in refuted)

@@ -14,7 +14,7 @@ import conformance
 from conformance import Checkpoint, check, load_golden
 from conformance.candidates.registry import Runner
 from conformance.checks.catalogue import CHECKS
-from conformance.diagnosis.input_mistakes import MISTAKES
+from conformance.diagnosis.inputs import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.faults import BY_NAME
 from conformance.glossary.index import GROUPS, entries, entries_of_words, summaries

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from conformance import golden_of
 from conformance.cli.similarity import _stored
 from conformance.diagnosis import Diagnosis, diagnose, read
-from conformance.diagnosis.printed import filled
+from conformance.diagnosis.outputs import filled
 from conformance.diagnosis.tables import tables
 from conformance.numerics.formats import FORMATS
 from conformance.report.diagnosis_document import document

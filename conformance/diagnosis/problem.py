@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBoxSegment
-from conformance.diagnosis.input_mistakes import OtherInputs
-from conformance.diagnosis.judgement import Agreement, JudgedForward, allowed
+from conformance.diagnosis.inputs import OtherInputs
+from conformance.diagnosis.judgement import PROMISING, Agreement, JudgedForward
 from conformance.judge.evidence import Estimate
 from conformance.judge.filters import GROSS, project
 from conformance.judge.search.budget import SearchBudget
@@ -17,12 +17,9 @@ from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults, Problem, Trial
 from conformance.numerics.formats import Array
-from conformance.numerics.thresholds import Limits
 
 TOKENS = 32  # number of tokens in the rows on which sets are compared; the cost of a pass is proportional to it
 NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distinguish some hundred sets
-# Multiple of the limit of the RMS on the whole batch beyond which no more accurate parameters bring a set below the limit.
-PROMISING = 8.0
 # A set that exceeds an explanation's distance on a part of the batch by this multiple of the evidence threshold (distances are
 # twice the negative log-likelihood) cannot be tied with the explanation.
 TIES = 8.0
@@ -46,41 +43,21 @@ class PrintedTrial(Trial):
     inputs: OtherInputs | None = None
 
     @property
+    def free(self) -> int:
+        """The number of fitted parameters."""
+        return free_parameter_count(self.fit)
+
+    @property
     def complexity(self) -> int:
         """The number of faults, free parameters and other inputs."""
-        return len(self.fit.placements) + free_parameter_count(self.fit) + (self.inputs is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class Criteria:
-    """What a set of faults must pass.
-
-    Attributes:
-        base: the correct network under the arithmetic that is taken for the system's.
-        tests: number of statistics that share the false-alarm probability.
-        dtype: name of the promised format.
-        patterns: effects of faults whose filters found that the residual is not noise; under an explanation they must not find it.
-        most: the negative log-likelihood of the correct network, which an explanation must not exceed.
-        budget: the budget of the search.
-    """
-
-    base: JudgedForward
-    tests: int
-    dtype: str
-    budget: SearchBudget
-    patterns: Sequence[Array] = ()
-    most: float = math.inf
-
-    def limits(self, pooling_index: int) -> Limits:
-        """Return the limits of the statistics under one pooling."""
-        return self.base.limits(pooling_index, self.tests)
+        return len(self.fit.placements) + self.free + (self.inputs is not None)
 
 
 class PrintedProblem(Problem[PrintedTrial]):
     """The printed numbers, and the correct network's sigma, with which all faulty networks are compared.
 
     Attributes:
-        right: the correct network.
+        right: the correct network, on the whole batch or a part of it.
         sigma: its sigma, (P, N).
     """
 
@@ -88,10 +65,26 @@ class PrintedProblem(Problem[PrintedTrial]):
     beam = 4  # each set costs passes over the network
     is_screened = True
 
-    def __init__(self, right: BlackBoxSegment, sigma: Array, criteria: Criteria) -> None:
-        """Bind the correct network to its sigma and to what an explanation must pass."""
-        super().__init__(right, right.storage, right.network.reading.actual, 1.0 / sigma)
-        self.sigma, self._criteria = sigma, criteria
+    def __init__(
+        self,
+        base: JudgedForward,
+        budget: SearchBudget,
+        patterns: Sequence[Array] = (),
+        most: float = math.inf,
+        part: tuple[BlackBoxSegment, Array] | None = None,
+    ) -> None:
+        """Bind the correct network to what an explanation must pass.
+
+        Args:
+            base: the correct network, on the whole batch, under the arithmetic that is taken for the system's.
+            budget: the budget of the search.
+            patterns: effects of faults whose filters found that the residual is not noise; under an explanation they must not.
+            most: the negative log-likelihood of the correct network, which an explanation must not exceed.
+            part: the correct network on a part of the batch, and its sigma; None for the whole batch.
+        """
+        right, self.sigma = part or (base.forward, base.sigma)
+        super().__init__(right, right.storage, right.network.reading.actual, 1.0 / self.sigma)
+        self._base, self._budget, self._patterns, self._most = base, budget, patterns, most
 
     def part(self, placements: Sequence[FaultPlacement]) -> "PrintedProblem":
         """Return the problem on the part of the batch where the network with these faults leaves the largest residual."""
@@ -99,7 +92,8 @@ class PrintedProblem(Problem[PrintedTrial]):
         if len(rows) == self.right.network.batch.size:
             return self
         kept = np.isin(self.right.network.reading.rows, rows)
-        return PrintedProblem(BlackBoxSegment(self.right.network.of_rows(rows), self.storage), self.sigma[:, kept], self._criteria)
+        right = BlackBoxSegment(self.right.network.of_rows(rows), self.storage)
+        return PrintedProblem(self._base, self._budget, self._patterns, self._most, (right, self.sigma[:, kept]))
 
     def rows(self, placements: Sequence[FaultPlacement] = ()) -> list[int]:
         """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
@@ -124,56 +118,56 @@ class PrintedProblem(Problem[PrintedTrial]):
         Σ r²/σ² and the largest error of the whole batch are at least those of a part. Parameters fitted to the whole batch, and the
         set's own sigma, change errors by only a few sigma, so an error of `GROSS` times the limit remains beyond it.
         """
-        limits = self._criteria.limits(fit.pooling_index)
+        limits = self._base.limits(fit.pooling_index)
         if fit.distance > (PROMISING * limits.rms) ** 2 * whole.weights.shape[1]:
             return fit if own and self._own_could(fit) else None
         fit = fitted(self, fit)
-        largest = self._judged_forward(fit, self.sigma).largest.min()
+        largest = self._judged(fit, self.sigma).largest.min()
         if largest <= limits.max * (GROSS if free_parameter_count(fit) else 1.0) or (own and self._own_could(fit)):
             return fit
         return None
 
     def _own_could(self, fit: FittedFaults) -> bool:
         """Return whether the errors on a part of the batch are not gross by the set's own sigma."""
-        judged, most = self._judged_forward(fit), GROSS * self._criteria.limits(fit.pooling_index).max
+        judged, most = self._judged(fit), GROSS * self._base.limits(fit.pooling_index).max
         if judged.largest[fit.pooling_index] > most * math.sqrt(self.right.network.batch.length):  # sigma is widened by at most √S
             return False
         return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
-    def _judged_forward(self, fit: FittedFaults, sigma: Array | None = None) -> JudgedForward:
+    def _judged(self, fit: FittedFaults, sigma: Array | None = None) -> JudgedForward:
         """Return the network with a set of faults, and a sigma; its own if it is not given."""
-        return JudgedForward(cast(BlackBoxSegment, self.faulty(fit.placements).segment), self._criteria.base.hypothesis, sigma)
+        faulty = cast(BlackBoxSegment, self.faulty(fit.placements).segment)
+        return JudgedForward(faulty, self._base.hypothesis, self._base, sigma)
 
     def fit_on_whole(self, fit: FittedFaults) -> FittedFaults:
         """Return a set of faults on the whole batch, with its parameters fitted again unless its distance is large."""
         fit = self.evaluate(fit.placements) or FittedFaults(fit.placements, self.none.squares)
-        far = math.sqrt(fit.distance / self.weights.shape[1]) > PROMISING * self._criteria.limits(fit.pooling_index).rms
-        return fit if far or self._criteria.budget.is_spent() else fitted(self, fit)
+        rms = math.sqrt(fit.distance / self.weights.shape[1])
+        is_near = rms <= PROMISING * self._base.limits(fit.pooling_index).rms
+        return fitted(self, fit) if is_near and not self._budget.is_spent() else fit
 
     def judge(self, fit: FittedFaults, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.
 
         The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
         """
-        index, criteria = fit.pooling_index, self._criteria
-        limits = criteria.limits(index)
-        which = self._judged_forward(fit, self.sigma)
-        agreement = which.agreement(index, criteria.base.independent)
-        if own and not allowed(agreement, limits):
-            which = self._judged_forward(fit).correlated([index])
-            agreement = which.agreement(index, criteria.base.independent)
-        wider = float(np.median(which.sigma[index] / self.sigma[index])) > WIDER
-        explains = allowed(agreement, limits) and (not wider or agreement.rms >= LEAST_RMS) and agreement.nll < criteria.most
-        if explains and criteria.patterns:
-            left = (project(which.residual[index], pattern, which.noise(index)) for pattern in criteria.patterns)
-            explains = all(p is None or abs(p.z) <= limits.filter for p in left)
+        index = fit.pooling_index
+        judged = self._judged(fit, self.sigma)
+        if own and not judged.agreement(index).passes:
+            judged = self._judged(fit).correlated([index])
+        agreement = judged.agreement(index)
+        wider = float(np.median(judged.sigma[index] / self.sigma[index])) > WIDER
+        explains = agreement.passes and (not wider or agreement.rms >= LEAST_RMS) and agreement.nll < self._most
+        if explains and self._patterns:
+            left = (project(judged.residual[index], pattern, judged.noise(index)) for pattern in self._patterns)
+            explains = all(p is None or abs(p.z) <= self._base.limits(index).filter for p in left)
         explains = explains and self.is_determined(fit)
-        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=criteria.dtype)
+        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=self.storage.name)
 
     def estimates(self, fit: FittedFaults) -> tuple[Estimate | None, ...]:
         """Return the estimate of each fault's parameter, with its deviation by the random part of the correct network's noise."""
         index = fit.pooling_index
-        noise = self._criteria.base.noise(index)
+        noise = self._base.noise(index)
         return estimates(self, fit, lambda direction: (noise.projected(direction)[0], 0.0), self.weights[index])
 
     def is_determined(self, fit: FittedFaults) -> bool:
@@ -182,7 +176,7 @@ class PrintedProblem(Problem[PrintedTrial]):
 
     def tie(self, fit: FittedFaults) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
-        return TIES * self._criteria.limits(fit.pooling_index).evidence_threshold
+        return TIES * self._base.limits(fit.pooling_index).evidence_threshold
 
 
 def free_parameter_count(fit: FittedFaults) -> int:

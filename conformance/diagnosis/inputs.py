@@ -3,12 +3,12 @@
 A system that batches texts by length must restore their order afterwards.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.diagnosis.black_box import EMBEDDING, BlackBox, BlackBoxSegment, Output
+from conformance.diagnosis.black_box import BlackBoxSegment, Outputs
 from conformance.model.batch import Batch, Ids
 from conformance.numerics.formats import Array, Mask
 
@@ -124,10 +124,10 @@ class RowOrder:
     texts: Ids
     moved: tuple[int, ...]
 
-    def restored(self, outputs: Iterable[Output]) -> tuple[Output, ...]:
+    def restored(self, outputs: Outputs) -> Outputs:
         """Return the outputs with each row at the place of its text."""
         rows = np.argsort(self.texts)
-        return tuple(Output(o.name, replace(o.known, values=o.known.values[rows], units=o.known.units[rows])) for o in outputs)
+        return {name: numbers.of_rows(rows) for name, numbers in outputs.items()}
 
     def inputs(self, batch: Batch) -> OtherInputs:
         """Return the batch in this order, with the order in words."""
@@ -140,19 +140,16 @@ class RowOrder:
         )
 
 
-def other_order(right: BlackBoxSegment, pooling_indices: Iterable[int]) -> RowOrder | None:
+def other_order(right: BlackBoxSegment) -> RowOrder | None:
     """Return the order in which each row of the outputs is nearest to its text; None if it is the batch's, or there is none.
 
-    A row that is nearest to a text equal to its own keeps its place.
-
-    Args:
-        right: the correct network.
-        pooling_indices: indices of the poolings, of which that with the smallest distances counts.
+    A row that is nearest to a text equal to its own keeps its place. Of the poolings that a correct system may have, that with the
+    smallest distances counts.
     """
     batch = right.network.batch
     if batch.size == 1 or (right.network.reading.rows < 0).any():
         return None
-    each = [_distances(right, pooling_index) for pooling_index in pooling_indices]
+    each = [_distances(right, pooling_index) for pooling_index in right.network.right_poolings]
     has_numbers = np.asarray(np.isfinite(each[0]).any(1))
     distances = min(each, key=lambda d: float(d[has_numbers].min(1).sum()))
     texts = _assigned(_first_equal(batch)[distances.argmin(1)], _first_equal(batch), has_numbers)
@@ -166,19 +163,15 @@ def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
     """Return the mean square difference of each row of the outputs from each text's, (B, B); infinite if they share no number."""
     size = right.network.batch.size
     squares, counts = np.zeros((size, size)), np.zeros((size, size))
-    for output in right.network.outputs:
-        expected = right.values[_activation(right.network, output, pooling_index)]
-        is_judged = right.network.judged(output.name, expected.shape).reshape(size, -1).astype(np.float64).T
-        actual, wanted = output.known.values.reshape(size, -1), expected.reshape(size, -1).T
-        is_known = (~np.isnan(actual)).astype(np.float64)
+    for name, numbers in right.network.outputs.items():
+        expected = right.values[right.network.parent_of(name, pooling_index)]
+        is_judged = right.network.judged(name, expected.shape).reshape(size, -1).astype(np.float64).T
+        actual, wanted = numbers.values.reshape(size, -1), expected.reshape(size, -1).T
+        is_printed = (~np.isnan(actual)).astype(np.float64)
         actual = np.nan_to_num(actual)
-        squares += actual**2 @ is_judged - 2.0 * actual @ (is_judged * wanted) + is_known @ (is_judged * wanted**2)
-        counts += is_known @ is_judged
+        squares += actual**2 @ is_judged - 2.0 * actual @ (is_judged * wanted) + is_printed @ (is_judged * wanted**2)
+        counts += is_printed @ is_judged
     return np.where(counts > 0.0, squares / np.maximum(counts, 1.0), np.inf)
-
-
-def _activation(network: BlackBox, output: Output, pooling_index: int) -> str:
-    return network.embedding_of(network.poolings[pooling_index]) if output.name == EMBEDDING else output.name
 
 
 def _first_equal(batch: Batch) -> Ids:
