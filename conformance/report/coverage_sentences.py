@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.numerics.thresholds import SEPARABLE_Z
-from conformance.report.finding_sentences import cause, evidence, repair, residual_sentences, sentence
+from conformance.report.finding_sentences import cause, evidence, repair, sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.example import largest_sizes
@@ -191,7 +191,7 @@ def rendered(finding: Finding, layers: int) -> list[str]:
         cause(finding),
         repair(finding),
         finding.hidden,
-        *residual_sentences(finding),
+        *finding.anatomy,
     )
     return [line for line in lines if line]
 

@@ -20,7 +20,7 @@ from conformance.report.coverage_sentences import (
     subject,
 )
 from conformance.report.document import Document, Row, Span
-from conformance.report.finding_sentences import repair, residual_sentences, sentence
+from conformance.report.finding_sentences import repair, sentence
 from conformance.report.findings import layers_of
 from conformance.report.repeated import by_reason, further, same_as_values, values_by_setting
 from conformance.results.case import Case
@@ -318,7 +318,7 @@ def _reasons(case: CaseRecords) -> Iterable[tuple[str, str]]:
     if c.outcome not in FAILING:
         return
     found = mistakes(case.activations) if c.check == "values" else ()
-    yield from (("; ".join(filter(None, (sentence(m, layers), m.hidden, *residual_sentences(m)))), repair(m)) for m in found)
+    yield from (("; ".join(filter(None, (sentence(m, layers), m.hidden, *m.anatomy))), repair(m)) for m in found)
     if not found:
         yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}", ""
 
