@@ -1,8 +1,6 @@
 """The tutorial's network as a candidate: the names of its parameters and activations, its examples and its training."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from torch import Tensor, nn
 
@@ -18,7 +16,8 @@ from conformance import (
 )
 
 from ..initialization import initialized
-from . import corpus, wordpiece
+from . import wordpiece
+from .corpus import tokenized
 from .examples import Examples
 from .network import BERT, BERTLM, IGNORED
 from .trainer import losses_of, train
@@ -55,10 +54,8 @@ def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int
 def epoch_of(given: PretrainingCorpus, epoch: int) -> Iterator[Batch]:
     """Yield all examples of an epoch, as one batch."""
     tokenizer = wordpiece.of({piece: i for i, piece in enumerate(given.vocabulary)})
-    with TemporaryDirectory() as folder:
-        corpus.write(Path(folder), map(list, given.conversations), tokenizer)
-        examples = Examples(corpus.read(Path(folder)), given.vocabulary, given.length, given.seed)
-        yield examples.batch(epoch, len(examples.corpus.firsts))
+    corpus = tokenized(map(list, given.conversations), tokenizer)
+    yield Examples(corpus, given.vocabulary, given.length, given.seed).batch(epoch, len(corpus.firsts))
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
