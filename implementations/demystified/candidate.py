@@ -15,7 +15,7 @@ from conformance import (
     TorchImplementation,
 )
 
-from ..initialization import initialized
+from ..initialization import untrained
 from . import wordpiece
 from .corpus import tokenized
 from .examples import Examples
@@ -30,11 +30,6 @@ def build(a: Architecture) -> BERTLM:
         a.type_vocab_size, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob, a.activation_dropout,
     )  # fmt: skip
     return BERTLM(bert, a.hidden_size, a.vocab_size)
-
-
-def untrained(a: Architecture) -> nn.Module:
-    """Return the module initialized as before training."""
-    return initialized(build(a), a.initializer_range)
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
@@ -118,7 +113,7 @@ demystified = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
-    untrained=untrained,
+    untrained=untrained(build),
     train=train,
     pretraining_data=PretrainingData(epoch_of, PretrainingConventions(token_types=(1, 2), dynamic=True)),
     ignored=("bert.embedding.position.table",),
