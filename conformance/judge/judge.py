@@ -28,7 +28,6 @@ from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
 from conformance.judge.residual_description import describe_residual, sentences
 from conformance.judge.sampled_sigma import accumulated_sigma
-from conformance.judge.screen import screened_locally
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.validate import accepted_array, row_of
@@ -330,8 +329,6 @@ class Judge:
             return (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
         if self._weights_of is not None:
             return (judge_weights(observation, self._hypotheses, self._alpha),)
-        if self._depth == "screen":
-            return screened_locally(observation, self._hypotheses, self._alpha)
         return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known, self._depth)
 
     def _followed(self, observation: Observation, looked_up: LookedUpRows | None, sigma: Array) -> GlobalError:
