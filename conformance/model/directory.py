@@ -13,10 +13,20 @@ import numpy as np
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import HEADS, Architecture
-from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
+from conformance.model.checkpoint import (
+    ABSOLUTE_POSITIONS,
+    BUFFERS,
+    COPIES,
+    PICKLE,
+    SAFETENSORS,
+    Checkpoint,
+    LazyWeights,
+    Stored,
+    check_parameters,
+    stored_parameters,
+)
 from conformance.model.files import read_json, reading
 from conformance.model.sentence_transformers import MODULES, dense_parameters, sentence_embedding, transformer_folder
-from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, PICKLE, SAFETENSORS, Stored, stored_parameters
 
 
 def load_directory(folder: Path | str) -> Checkpoint:

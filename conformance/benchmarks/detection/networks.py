@@ -26,17 +26,17 @@ LAYERS = 3
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101", "1111111111111110")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "bert": TINY.architecture.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
-    "tanh-form": TINY.architecture.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
+    "bert": TINY.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
+    "tanh-form": TINY.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
     "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
-    "token-heads": TINY.architecture.with_(
+    "token-heads": TINY.with_(
         num_hidden_layers=LAYERS,
         pooler=False,
         heads=("token_classification", "question_answering"),
         pooling="mean",
         normalize=True,
     ),
-    "sentence-heads": TINY.architecture.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
+    "sentence-heads": TINY.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
 }
 
 INITIAL: dict[str, Architecture] = {
