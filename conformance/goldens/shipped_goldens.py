@@ -35,6 +35,14 @@ def _network(
 
 
 TINY = _network(96, 32, 2, 4, 64, 32, num_labels=3)
+SINUSOIDAL = Architecture(
+    *(64, 32, 2, 4, 128, 12),  # as many positions as the batch, so that implementations limited to its length can be judged
+    type_vocab_size=3,
+    position_embedding_type="sinusoidal",
+    embedding_norm=False,
+    pooler=False,
+    heads=("plain_masked_lm", "plain_next_sentence"),
+)
 _RELATIVE = _network(64, 32, 2, 4, 64, 24, position_embedding_type="relative_key")
 _DECODER = TINY.with_(is_decoder=True, heads=("masked_lm",), pooler=False, num_labels=2)
 
@@ -71,14 +79,7 @@ _ROWS: tuple[Recipe, ...] = (
         "A BERT of another architecture, that of many tutorials. Sinusoidal positions, no norm on the embeddings, token types 1 "
         "and 2 with 0 for padding, no pooler, and heads of one linear layer and a log-softmax each. The sinusoids are of the "
         "order of 1, so hidden states are as well.",
-        Architecture(
-            *(64, 32, 2, 4, 128, 12),  # as many positions as the batch, so that implementations limited to its length can be judged
-            type_vocab_size=3,
-            position_embedding_type="sinusoidal",
-            embedding_norm=False,
-            pooler=False,
-            heads=("plain_masked_lm", "plain_next_sentence"),
-        ),
+        SINUSOIDAL,
         with_ids_of_padding("111111111111", "111111110000", "111110000000", "111111111110"),
         version=2,
         hidden=1.0,
