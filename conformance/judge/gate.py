@@ -23,8 +23,8 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.judge.evidence import Basis, LocalJudgement
+from conformance.judge.judged_array import STATISTICS
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.limits import STATISTICS
 from conformance.judge.observation import SMALL, Observation
 from conformance.judge.parts import Part, features_of_gradient, judged_tokens, rows_of
 from conformance.judge.projections import is_verified, product_of

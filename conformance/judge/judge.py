@@ -26,9 +26,8 @@ from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
-from conformance.judge.residual_description import describe_residual, sentences
+from conformance.judge.residual_description import Residual, describe_residual
 from conformance.judge.sampled_sigma import accumulated_sigma
-from conformance.judge.screen import screened_locally
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.validate import accepted_array, row_of
@@ -329,8 +328,6 @@ class Judge:
             return (judge_exact_steps(observation, self._hypotheses[0], self._alpha, self._depth),)
         if self._weights_of is not None:
             return (judge_weights(observation, self._hypotheses, self._alpha),)
-        if self._depth == "screen":
-            return screened_locally(observation, self._hypotheses, self._alpha)
         return judge_locally(observation, self._hypotheses, self._alpha, self._unexposed_layers, self._known, self._depth)
 
     def _followed(self, observation: Observation, looked_up: LookedUpRows | None, sigma: Array) -> GlobalError:
@@ -361,9 +358,10 @@ class Judge:
         block = observation.in_memory.whole
         segment = block.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
-        found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
+        residual = Residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         self._described += 1
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, self._storage, limits.max))
+        narrower = narrower_format(segment, block.actual, block.judged, self._storage, limits.max)
+        return (*describe_residual(residual), *narrower)
 
 
 def tests_of(network: Network) -> int:

@@ -154,6 +154,11 @@ class Observation:
         return all(step.exact for step in self.steps)
 
     @property
+    def is_single_step(self) -> bool:
+        """Whether every parent of the last step is captured, or the activation of which that parent is a copy."""
+        return all(step.kind == "copy" for step in self.steps[:-1])
+
+    @property
     def is_unchanged_copy(self) -> bool:
         """Whether the activation, in memory, is a copy of a captured one by its equation, and equals it everywhere."""
         if self.activation.kind != "copy" or len(self.steps) > 1 or self.on_device:

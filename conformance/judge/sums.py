@@ -10,7 +10,7 @@ from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise
 from conformance.numerics.formats import Array, Captured, Mask, as_array
 from conformance.numerics.memo import cached_property
-from conformance.numerics.thresholds import Limits
+from conformance.numerics.thresholds import ErrorLimits
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ErrorSums:
         """The error as RMS, maximum, largest absolute difference and its index."""
         return Error(self.rms, self.largest, self.max_abs, self.index)
 
-    def within(self, limits: Limits) -> bool:
+    def within(self, limits: ErrorLimits) -> bool:
         """Return whether RMS and maximum are within the limits."""
         return self.rms <= limits.rms and self.largest <= limits.max
 

@@ -3,7 +3,7 @@
 from conformance.checks.laws.law import Law, run_of
 from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
-from conformance.judge.screen import screened
+from conformance.judge.local_error import screened
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Location, beyond_rounding
 

@@ -16,7 +16,7 @@ from conformance.checks.repro.snippet import from_any_folder, origin, snippet
 from conformance.checks.search.subject import Subject
 from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, stored_arrays
-from conformance.judge.screen import screened
+from conformance.judge.local_error import screened
 from conformance.model.batch import Batch
 from conformance.model.files import open_safetensors
 from conformance.model.tokenizer import words
