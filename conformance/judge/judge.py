@@ -31,9 +31,8 @@ from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.validate import accepted_array, row_of
-from conformance.model.activation import Activation
+from conformance.model.activation import STATES_NAME, Activation
 from conformance.model.activations import is_layer_output, outputs
-from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.devices import judging_device
