@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from conformance.candidates.source_imports import may_import
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.isolation.fork_server import started_context
-from conformance.names import printable
 
 if TYPE_CHECKING:
     from conformance.candidates.recorded.file_format import Recorded
@@ -33,6 +32,34 @@ def listing(arguments: Namespace) -> int:
         for name, entry in manifest().items()
     ]
     _table(rows, arguments.format)
+    return 0
+
+
+def explain(arguments: Namespace) -> int:
+    """Run `explain`: print the entries of the given names, or every name by group. A name of several words needs no quotes.
+
+    Raises:
+        UnknownNameError: there is no entry for a name.
+    """
+    from conformance.cli.output import show_document
+    from conformance.glossary.index import entries_of_words, summaries
+    from conformance.report.document import Document
+
+    plain: object
+    if arguments.name:
+        asked = entries_of_words(arguments.name)
+        document, plain = Document("entries", {"entries": asked}), [entry.as_dict() for entry in asked]
+    else:
+        found = summaries()
+        tables = [
+            (f"{group}s", [group, "meaning"], [(name, said.partition(". ")[0]) for name, said in meanings.items()])
+            for group, meanings in found.items()
+        ]
+        document, plain = Document("names", {"tables": tables}), {group: dict(meanings) for group, meanings in found.items()}
+    if arguments.format == "json":
+        print(json.dumps(plain, ensure_ascii=False, indent=2))
+    else:
+        show_document(document, arguments.format)
     return 0
 
 
@@ -64,11 +91,12 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.out.exists() and not arguments.out.is_dir():
         raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
-    if arguments.jobs > 1 or arguments.resume:
-        from conformance.cli.jobs import is_for_jobs, run_jobs
+    if arguments.jobs > 1:
+        if arguments.shard != "1/1" or arguments.resume:
+            raise UsageError("--jobs runs all checks anew, in several processes: omit --shard and --resume")
+        from conformance.cli.jobs import run_jobs
 
-        if is_for_jobs(arguments.jobs, arguments.shard, arguments.out, resume=arguments.resume):
-            return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format, resume=arguments.resume)
+        return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format)
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
@@ -206,7 +234,7 @@ def replay(arguments: Namespace) -> int:
     started_context("conformance.checks.catalogue")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
-    from conformance.cli.work import in_a_worker
+    from conformance.cli.run import in_a_worker
     from conformance.results.to_records import results_of
 
     results = results_of(replayed(arguments.file, in_a_worker))
@@ -274,17 +302,10 @@ def power(arguments: Namespace) -> int:
 
 def _table(rows: list[dict[str, Any]], how: str) -> None:
     """Print rows with the same keys in the format `how`."""
+    from conformance.cli.output import show_document
+    from conformance.report.document import Document
+
     if how == "json":
         print(json.dumps(rows, indent=2))
-        return
-    if not rows:
-        return
-    shown = [[printable(str(value)) for value in row.values()] for row in rows]
-    cells = [list(rows[0]), *([v.replace("|", "\\|") if how == "markdown" else v for v in row] for row in shown)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    edge = "| " if how == "markdown" else ""
-    for number, line in enumerate(cells):
-        body = (" | " if edge else "  ").join(c.ljust(w) for c, w in zip(line, widths, strict=True))
-        print(f"{edge}{body}{edge[::-1]}".rstrip())
-        if number == 0 and edge:
-            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    elif rows:
+        show_document(Document("names", {"tables": [("", list(rows[0]), [list(map(str, row.values())) for row in rows])]}), how)

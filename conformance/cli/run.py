@@ -1,25 +1,31 @@
 """A run from the command line: cases, progress, results file, report and exit code."""
 
-import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Self
 
+from conformance.candidates import registry
+from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.registry import Implementation, load_implementation
+from conformance.checks.check import Request
 from conformance.checks.known_failures import matched
 from conformance.checks.recording import FAILURES, Recording
 from conformance.checks.repro import remove_earlier_artifacts
+from conformance.checks.run_check import run_check
 from conformance.checks.run_header import header_of
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
 from conformance.cli.output import show_results, write
 from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions, cases_of, digest, limits_of, settings_of
-from conformance.cli.work import is_instrumented, results_in
-from conformance.errors import INTERRUPTED, OutputError
+from conformance.errors import INTERRUPTED, CandidateNameError, ConformanceError, OutputError
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.forwarded_output import output_to_standard_error
+from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.numerics.machine import measure_early
 from conformance.report.output_formats import REPORT_FORMATS
@@ -29,7 +35,6 @@ from conformance.results.records import Results
 from conformance.results.result import Result
 from conformance.results.to_records import footer
 
-PARTS = "parts"  # folder of the shards of a run in several processes, beside its results file
 _RESULTS, _PAGE = "results.jsonl", "report.html"
 KEPT = 4  # Number of workers that are kept until their cases run; each holds what its candidate has imported.
 
@@ -102,7 +107,6 @@ def _recording(options: RunOptions, everything: Sequence[Case], count: int, out:
         (out.resolve() / _PAGE).unlink(missing_ok=True)
     if not resume:
         remove_earlier_artifacts(path.parent / FAILURES)
-        shutil.rmtree(path.parent / PARTS, ignore_errors=True)
     return recording
 
 
@@ -184,3 +188,49 @@ class _Workers:
     def __exit__(self, *_: object) -> None:
         """End the workers that are kept."""
         self._stack.close()
+
+
+def results_in(worker: WorkerProcess | None, options: RunOptions, runs: int) -> Callable[[Case], Result]:
+    """Return the function that computes the result of a case of one candidate, with known failures applied.
+
+    The candidate runs in the worker, or in this process if there is none. The result is a crash if the candidate ends the worker,
+    and a timeout if it exceeds its time. `runs` is the number of cases among which the false-alarm probability is shared.
+    """
+    load = loading_in(worker) if worker else load_implementation
+
+    def result_of(case: Case) -> Result:
+        if worker:
+            worker.renew()
+        declared = [entry for entry in options.known if entry.matches(case)]
+        golden, asked = options.goldens[case.golden] or case.golden, (runs, options.plan)
+        return run_check(Request(case, case.implementation, golden, *asked, (), options.require, declared, load))
+
+    return result_of
+
+
+def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
+    """Return a cached function that loads a candidate by name: in the worker, or here for recorded traces, which run no code."""
+    return cache(lambda name: trace_of(name) or RemoteCandidate(worker, name))
+
+
+def in_a_worker(request: Request) -> Result:
+    """Run a request with the candidate in a worker, and return the result."""
+    with WorkerProcess(CandidateWork) as worker:
+        return run_check(replace(request, load=loading_in(worker)))
+
+
+def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
+    """Return whether observing a candidate's activations may change how it is run, as for exported programs.
+
+    The candidate is loaded in the worker, or in this process if there is none.
+
+    Raises:
+        CandidateNameError: there is no candidate of that name.
+    """
+    try:
+        candidate = loading_in(worker)(name) if worker else load_implementation(name)
+        return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else registry.is_instrumented(candidate)
+    except CandidateNameError:
+        raise
+    except ConformanceError:  # reported when it is run
+        return False
