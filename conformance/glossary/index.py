@@ -67,9 +67,12 @@ def _hint(written: str) -> str:
     meanings = {name: text for texts in summaries().values() for name, text in texts.items()}
     meanings |= {name: " ".join((term.meaning, *term.details)) for name, term in TERMS.items()}
     names, words = [*meanings, *ALIASES], written.lower().split()
-    parts = {part for name in names for part in re.findall(r"[^\W_]+", name.lower())}
-    alike = {part for word in words for part in get_close_matches(word, parts, 1, _SPELLED_ALIKE)}
-    spelled = [name for name in names if alike & set(re.findall(r"[^\W_]+", name.lower()))]
+    of_part: dict[str, list[str]] = {}
+    for name in names:
+        for part in re.findall(r"[^\W_]+", name.lower()):
+            of_part.setdefault(part, []).append(name)
+    alike = [part for word in words for part in get_close_matches(word, of_part, 1, _SPELLED_ALIKE)]
+    spelled = [name for part in alike for name in of_part[part]]
     near = list(dict.fromkeys(spelled + nearest_names(written, names)))[:_MOST_SUGGESTED]
     mentioning = [name for name, text in meanings.items() if words and name not in near and all(w in text.lower() for w in words)]
     mentioned = f"it occurs in the meaning of {', '.join(mentioning[:_MOST_SUGGESTED])}" if mentioning else ""
