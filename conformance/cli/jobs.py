@@ -19,7 +19,6 @@ import msgspec
 
 from conformance.checks.recording import FAILURES
 from conformance.checks.repro import remove_earlier_artifacts
-from conformance.cli.output import show_results
 from conformance.cli.run import reported
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.threads import cores
@@ -37,7 +36,7 @@ _POLL = 0.2
 def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str) -> int:
     """Run every case in several processes, write `results.jsonl` and `report.html` to a folder, and print the report.
 
-    If it is interrupted, the results of the checks that have ended are kept, and are resumed in one process.
+    Nothing is kept of a run that is interrupted, or whose processes do not all end with their results; earlier results stay.
 
     Args:
         command: the arguments of `run`.
@@ -55,9 +54,9 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str) -> int:
         codes, reports, is_interrupted = _ended(command, folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
         is_whole = [shard.footer and shard.footer.exit_code for shard in shards] == codes  # a refused shard ends by another code
-        if is_whole or (is_interrupted and shards):
+        if is_whole:
             remove_earlier_artifacts(path.parent / FAILURES)
-            results = in_one(shards, is_whole=is_whole)
+            results = in_one(shards)
             _write(writer, results)
             _keep_failures(folders, path.parent / FAILURES)
         elif path.is_file() and not path.stat().st_size:
@@ -65,15 +64,13 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str) -> int:
     if is_whole:
         return reported(results, out, how, writer.require_unchanged)
     if is_interrupted:
-        if shards:
-            show_results(results, how)
-            print("interrupted; the same command with --resume, without --jobs, runs the rest", file=sys.stderr)
+        print("interrupted; nothing is kept of a run in several processes", file=sys.stderr)
         return INTERRUPTED
     print(*reports, sep="", end="")
     return max(1, *(ConformanceError.exit_code if code < 0 else code for code in codes))
 
 
-def in_one(shards: Sequence[RunRecords], *, is_whole: bool = True) -> Results:
+def in_one(shards: Sequence[RunRecords]) -> Results:
     """Return the results of all shards, in the order of their numbers, as those of a run in one process.
 
     The K-th of N shards has the checks K, K + N, K + 2 N, ….
@@ -82,8 +79,8 @@ def in_one(shards: Sequence[RunRecords], *, is_whole: bool = True) -> Results:
     assert header
     in_turn = chain.from_iterable(zip_longest(*(shard.cases for shard in shards)))
     cases = tuple(case for case in in_turn if case is not None)
-    whole = msgspec.structs.replace(header, shard="1/1", cases=sum(shard.header.cases for shard in shards if shard.header))
-    return Results((whole,), cases, footer(case.check for case in cases) if is_whole else None)
+    whole = msgspec.structs.replace(header, shard="1/1", cases=len(cases))
+    return Results((whole,), cases, footer(case.check for case in cases))
 
 
 def _shard(folder: Path) -> list[RunRecords]:
