@@ -1,7 +1,7 @@
 """Judgement of differences: statistics with derived thresholds, local and global error, matched filters.
 
 - The verdicts: `judge.Judge` decides for each activation of a stream, after `validate`, as far as its `depth` says;
-  `select_arithmetic`, `further_rows` and `disambiguation` decide once all activations are there. `evidence` has the conclusions
+  `select_arithmetic` and `further_batches` decide once all activations are there. `evidence` has the conclusions
   as values.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `limits`,
   `judged_elements`, `looked_up_rows` and `effective_samples` (which elements count, and how many are independent).
