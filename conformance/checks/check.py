@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.case import Case
 
 EXAMPLES = 20

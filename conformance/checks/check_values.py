@@ -19,9 +19,8 @@ from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
-from conformance.judge import cache
+from conformance.judge import Depth, cache
 from conformance.judge.backward_of_wrong_steps import with_forward_steps, without_gradients_through_wrong_steps
-from conformance.judge.depth import Depth
 from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.further_rows import named_on_further_rows

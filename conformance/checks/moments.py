@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.candidates.arrays import Stream
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.validate import accepted_array
+from conformance.judge.requirements import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses

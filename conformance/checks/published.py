@@ -1,7 +1,7 @@
 """A comparison with values that others have published for well-known checkpoints; it runs if such a checkpoint is given.
 
 A number printed to d digits has an error of up to half a unit in its last digit. In addition, the candidate and the program whose
-values were printed both have random errors that rounding accumulates from the token ids on (`judge.sampled_sigma`).
+values were printed both have random errors that rounding accumulates from the token ids on (`judge.global_error`).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from conformance.checks.trace import record
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.golden import Golden
-from conformance.judge.sampled_sigma import reference
+from conformance.judge.global_error import reference
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.thresholds import max_threshold, sidak_share

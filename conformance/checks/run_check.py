@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.checks.catalogue import named
 from conformance.checks.check import USUAL, Check, CheckRequest, Plan
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.case import Case
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from conformance.judge.depth import NO_PATTERN
+from conformance.judge import NO_PATTERN
 from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import listed
 from conformance.judge.residual_models.arrangement import permutations, rearrangements

@@ -8,7 +8,7 @@ from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
 from conformance.checks.passes import Pass
 from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 Plant = Callable[[Any], None]

@@ -15,7 +15,7 @@ from conformance.benchmarks.harness import parser, publish
 from conformance.benchmarks.scored import Part, Score, lines
 from conformance.checks.backward_passes import backward_passes
 from conformance.checks.check_values import check_values
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
