@@ -9,6 +9,8 @@ from scipy.special import log_softmax
 
 from conformance.faults.changes import Altered, with_slack_of_parent
 from conformance.faults.edits import (
+    capped,
+    few_roundings,
     first_parent,
     has_parameters_of,
     in_layer,
@@ -35,7 +37,6 @@ from conformance.faults.fault import (
 )
 from conformance.model.activations import layer_input
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -175,19 +176,20 @@ def _reading_norm(own: bool) -> Change:
     return change
 
 
-def _capped(step: Step, square: float) -> Step:
-    k = square**0.5
-    return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, _of_function)
-
-
 def _log_softmax(step: Step, _: FaultContext) -> Step | None:
-    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
+    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), few_roundings) if step.value.shape[-1] > 1 else None
 
 
-def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
-    """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
-    larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
-    return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
+def _clipped(step: Step, limit: float) -> Step:
+    """Return the layer with inputs limited to ± `limit`, which may be rounded to storage."""
+    x = step.parents[0]
+    beyond = np.abs(x) > limit
+    limited = step.replaced(parents=(np.clip(x, -limit, limit),))
+    return with_slack_of_parent(limited, lambda _, a: np.where(beyond, a.storage.rounding_variance(as_array(limit)), 0.0))
+
+
+def _largest_input(step: Step) -> float:
+    return float(np.abs(step.parents[0]).max(initial=0.0))
 
 
 # fmt: off
@@ -267,8 +269,10 @@ FAULTS: tuple[Fault, ...] = (
         for end, which in (("", "without parameters"), ("-twice", "with the last norm's parameters"))
     ),
     Fault("logits-capped", LINEAR, "the logits z are capped by a tanh: tanh(k z) / k with k² = {value}",
-          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, _capped,
+          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, capped,
                               quantity="square of the factor in a tanh that caps the logits"), only=_TOP),
+    Fault("inputs-clipped", LINEARS, "its inputs are limited to ±{value}",
+          parameter=Parameter("limit", _largest_input, lambda step: _largest_input(step) / 2.0, _clipped), tried=ALONE),
     Fault("logits-log-softmax", LINEAR, "the result is the log-softmax of the logits", _log_softmax, only=_TOP, tried=ALONE),
 )
 # fmt: on

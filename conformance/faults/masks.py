@@ -95,6 +95,17 @@ def _weighing(step: Step, weight: float) -> Step:
     return step.recast(variant(_OVER_ALL_KEYS, value=value))
 
 
+def _filled(step: Step, weight: float) -> Step:
+    """Return the softmax over all keys with ln `weight` in place of masked scores."""
+
+    def value(inner: Step) -> Array:
+        keys = np.broadcast_to(keys_of(step), inner.value.shape)
+        filled = np.log(weight) if weight > 0.0 else -np.inf
+        return softmax(np.where(keys, inner.parents[0], filled), np.ones_like(keys))
+
+    return Altered(step, value)
+
+
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
     return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OVER_ALL_KEYS)
@@ -299,6 +310,8 @@ FAULTS: tuple[Fault, ...] = (
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
+    Fault("mask-filled", PROBS, "masked scores are replaced by the logarithm of {value}, which is not low enough",
+          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-10.0)), _filled), tried=ALONE),
     Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
     Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
           extent=EVERY_LAYER),

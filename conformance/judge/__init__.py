@@ -12,7 +12,7 @@ One batch passes from `observation` (an activation with the captured ones before
 - The global error, which a step may amplify, and its unit: `global_error`, kept by `cache`.
 - A failing activation: `failing_activation`, by `explanation_search`, which solves a `step_problem`. `search` finds the sets of
   faults that explain an array, here and in `diagnosis`.
-- What remains: `residual_description` describes it, with `residual_models`, `error_distribution` and `narrower_format`.
+- What nothing explains: `residual_description`, with `error_distribution` and `narrower_format`.
 - What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
   `found_equations`, the equations that a candidate has instead, and sigma propagated through them.
 - Other tests: `dropout_masks`, `initial_draws`, `loss_curve`, `cosines`.
@@ -41,7 +41,6 @@ DEPTHS: tuple[Depth, ...] = get_args(Depth)
 FEATURES = 32  # of a linear layer that are projected together: the product with a projected weight costs 1/32 of the layer's
 OPENED = 0.01  # probability that a gate opens for a correct step; the exact test that follows costs ten times as much as the gate
 SCREENED = "which mistake it is was not looked for (depth screen)"
-NO_PATTERN = "no pattern that was looked for accounts for the error"
 
 
 def visible_element() -> float:

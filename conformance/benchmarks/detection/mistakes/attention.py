@@ -116,7 +116,7 @@ ROWS = (
     row("mask-sign", "probs", "softmax(scores - (~keep).to(scores) * torch.finfo(dtype).min)"),
     row("mask-sign-10000", "probs", "softmax(scores + (~keep).to(scores) * 10000)", dtypes=WIDE),
     row("mask-constant", "probs", "softmax(scores - (~keep).to(scores))", value=math.exp(-1.0)),
-    row("mask-filled", "probs", "softmax(where(keep, scores, -4.0))", value=-4.0),
+    row("mask-filled", "probs", "softmax(where(keep, scores, -4.0))", value=math.exp(-4.0)),
     row("mask-multiplied", "probs", "softmax(scores * keep)"),
     row("mask-added-raw", "probs", "softmax(scores + keep.to(scores))"),
     row("mask-after-softmax", "probs", "softmax(scores) * keep"),
