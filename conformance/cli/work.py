@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 from conformance.candidates import registry
-from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.catalogue import CHECKS, PUBLISHED
 from conformance.checks.known_failures import apply_known_failures

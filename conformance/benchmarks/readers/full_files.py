@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from conformance.benchmarks.readers.good_files import Reader
 from conformance.benchmarks.resources import status_mib
-from conformance.candidates.recorded.file_format import TraceOrigin
+from conformance.candidates.recorded_trace import TraceOrigin
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
 from conformance.results.file import DIGEST, LARGEST, with_digest
