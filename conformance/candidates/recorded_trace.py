@@ -1,4 +1,4 @@
-r"""Recorded traces as candidates, and the format of their files: safetensors with inputs, activations and, as metadata, their origin.
+r"""Recorded traces as candidates. Their files are safetensors with inputs, activations and, as metadata, their origin.
 
 The following code writes such a file without this package, after a forward pass of one batch, named `mine` here:
 
