@@ -52,11 +52,9 @@ from conformance.candidates.registry import Isolated
 from conformance.errors import NotApplicable, RegistrationError, UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden
 from conformance.goldens.golden import Golden, nested, stored_arrays
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import FEATURES, Architecture
 from conformance.model.batch import Batch, TorchBatch
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.digest import content_digest
-from conformance.model.features import FEATURES
+from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.model.files import open_safetensors, reading
 from conformance.names import printable
 from conformance.numerics.formats import Array, Captured, Format, format_named

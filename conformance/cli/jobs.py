@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 
 from conformance.checks.recording import FAILURES
-from conformance.checks.repro.artifacts import remove_earlier_artifacts
+from conformance.checks.repro import remove_earlier_artifacts
 from conformance.cli.output import show_results
 from conformance.cli.run import PARTS, reported
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError

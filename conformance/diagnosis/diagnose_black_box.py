@@ -12,9 +12,10 @@ from conformance.diagnosis.black_box import BlackBox, Outputs, weights_in
 from conformance.diagnosis.conclusions import Diagnosis, Unseen, explanation_of
 from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.inputs import other_inputs, other_order
-from conformance.diagnosis.outputs import OutputTable, resolved
+from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.pooling import EMBEDDING, POOLINGS, declared, in_question
 from conformance.diagnosis.problem import PrintedTrial
+from conformance.diagnosis.tables import OutputTable
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.search.budget import SearchBudget

@@ -9,7 +9,7 @@ place of that format; if it was printed as well, the variances of the two roundi
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from conformance.diagnosis.black_box import Outputs, PrintedNumbers
 from conformance.diagnosis.pooling import EMBEDDING
-from conformance.diagnosis.tables import ELLIPSES, depth, described
+from conformance.diagnosis.tables import OutputTable, depth, described, is_ellipsis
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
 from conformance.model.activations import OUTPUTS_OF_TRANSFORMERS, last_hidden, table
@@ -44,25 +44,6 @@ _ALIASES = {
 _EXPONENT = 300  # largest exponent, within float64's range
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
 _LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relationship")
-
-
-@dataclass(frozen=True)
-class OutputTable:
-    """An output as it was given.
-
-    Attributes:
-        values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
-        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
-        digits: decimals of every number, which override the printed digits.
-        shape: the shape printed with the table, or None.
-        stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
-    """
-
-    values: Any
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    digits: int | None = None
-    shape: tuple[int, ...] | None = None
-    stored: str = ""
 
 
 def resolved(
@@ -308,7 +289,7 @@ def _place(name: str, index: tuple[int, ...]) -> str:
 
 def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
     """Yield every number with its index."""
-    if tree is None or (isinstance(tree, str) and tree in ELLIPSES):
+    if tree is None or is_ellipsis(tree):
         return
     if not shape:
         if isinstance(tree, list | tuple):
@@ -318,7 +299,7 @@ def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]
     if not isinstance(tree, list | tuple):
         raise UsageError(f"{_place(name, index)} is {tree!r}, expected a list of {shape[0]}: it has fewer axes than the output")
     size = shape[0]
-    gaps = [i for i, part in enumerate(tree) if isinstance(part, str) and part in ELLIPSES]
+    gaps = [i for i, part in enumerate(tree) if is_ellipsis(part)]
     if len(gaps) > 1:
         raise UsageError(f"{_place(name, index)} has {len(gaps)} ellipses, expected at most one")
     count = len(tree) - len(gaps)

@@ -18,8 +18,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.diagnosis.outputs import AXES, OutputTable
-from conformance.diagnosis.tables import PrintedNumber, depth, tables
+from conformance.diagnosis.outputs import AXES
+from conformance.diagnosis.tables import OutputTable, PrintedNumber, depth, tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 from conformance.model.files import (
@@ -141,10 +141,10 @@ def _text(file: Path) -> Given:
         except (ValueError, RecursionError):
             pass  # lists printed by Rust or NumPy, which are not JSON
     found: dict[str, OutputTable] = {}
-    for name, tree, shape, stored in tables(text, str(file)):
+    for name, table in tables(text, str(file)):
         if name in found:
             raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
-        found[name] = OutputTable(tree, shape=shape, stored=stored)
+        found[name] = table
     return Given(found)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from conformance.model.layer import STATES_NAME
+from conformance.model.activation import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property

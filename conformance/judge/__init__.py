@@ -12,8 +12,7 @@
 - The global error: `global_error`, which a step may amplify, with `sampled_sigma`, kept by `cache`.
 - A failing activation: `failing_activation`, by `whole_activation` under each hypothesis, `explanation_search`, which solves a
   `step_problem`, and `by_hand`. `search` finds the sets of faults that explain an array, here and in `diagnosis`.
-- What remains: `residual_description` describes it, with `residual_models`, `error_distribution` and
-  `narrower_format`.
+- What nothing explains: `residual_description`, with `error_distribution` and `narrower_format`.
 - What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
   `found_equations`, the equations that a candidate has instead, and sigma propagated through them.
 - Other tests: `dropout_masks`, `initial_draws`, `loss_curve`, `cosines`.

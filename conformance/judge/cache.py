@@ -25,8 +25,7 @@ from safetensors.numpy import save_file
 from conformance.judge.loss_curve import Expected, TrainedLoss
 from conformance.judge.loss_curve import expected as sampled_losses
 from conformance.judge.sampled_sigma import accumulated_sigma as sampled_sigma
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.model.files import open_safetensors
 from conformance.model.training import Training, at
 from conformance.numerics.arithmetic import Arithmetic

@@ -22,7 +22,6 @@ OPENED = (
     0.01  # probability that a gate opens for a correct step; the exact test that follows costs some ten times as much as the gate
 )
 SCREENED = "which mistake it is was not looked for (depth screen)"
-NO_PATTERN = "no pattern that was looked for accounts for the error"
 
 
 def visible_element() -> float:

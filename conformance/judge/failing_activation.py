@@ -18,7 +18,6 @@ from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
     explanations,
-    explanations_by_one_number,
     fitted_explanations,
     is_of_catalogue,
     single_explanations,
@@ -236,8 +235,7 @@ def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[s
 
     An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
     """
-    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
-    return found or (explanations_by_one_number(problem) if problem.detected else ())
+    return single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
 
 
 def _with_rows(test: LocalTest, found: Sequence[Judged], near: Sequence[Direction]) -> list[Judged]:

@@ -13,9 +13,8 @@ import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
 from conformance.faults.fault import LINEARS
-from conformance.faults.fitted import OTHER_WEIGHTS
-from conformance.goldens.batches import batch
-from conformance.goldens.recipe import SEED
+from conformance.faults.fitted import OF_RESULT, OTHER_WEIGHTS
+from conformance.goldens.batches import SEED, batch
 from conformance.judge.block_totals import block_totals
 from conformance.judge.disambiguation import LENGTH
 from conformance.judge.evidence import LocalJudgement, Verdict
@@ -83,7 +82,7 @@ def _is_undetermined(verdict: Verdict, network: Network) -> bool:
     local = verdict.local
     if verdict.outcome != "fail" or verdict.reason or verdict.kind not in LINEARS:
         return False
-    if local is None or local.named or local.has_unexposed_steps:
+    if local is None or local.has_unexposed_steps or any(fault.name not in OF_RESULT for fault in local.named):
         return False
     row = network.table[verdict.activation]
     return row.axes[:2] == HIDDEN[:2] and int(network.batch.mask.sum()) <= _inputs(row.name, network)

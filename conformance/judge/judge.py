@@ -26,14 +26,13 @@ from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
-from conformance.judge.residual_description import describe_residual, sentences
+from conformance.judge.residual_description import Residual, describe_residual
 from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.judge.validate import accepted_array, row_of
-from conformance.model.activation import Activation
+from conformance.model.activation import STATES_NAME, Activation
 from conformance.model.activations import is_layer_output, outputs
-from conformance.model.layer import STATES_NAME
 from conformance.model.training import GIVEN
 from conformance.numerics.arithmetic import hypotheses, representative_hypothesis
 from conformance.numerics.devices import judging_device
@@ -359,9 +358,10 @@ class Judge:
         block = observation.in_memory.whole
         segment = block.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
-        found = describe_residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
+        residual = Residual(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
         self._described += 1
-        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, self._storage, limits.max))
+        narrower = narrower_format(segment, block.actual, block.judged, self._storage, limits.max)
+        return (*describe_residual(residual), *narrower)
 
 
 def tests_of(network: Network) -> int:

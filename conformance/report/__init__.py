@@ -6,7 +6,7 @@
   `output_formats` lists the formats, and `representations` are those of results in Python.
 - Sentences of a report on a run: `run.run_document` (headings, legend), `run.case` (first origin, median local error),
   `coverage_sentences` (exclusions, confirmed numbers), `finding_sentences` (mistake, evidence, cause), `results.outcomes` (words
-  for outcomes) and, for a residual without explanation, `judge.residual_description` and `judge.residual_models`. `cli.run` prints
+  for outcomes) and, for a residual without explanation, `judge.residual_description`. `cli.run` prints
   the lines `results:` and `report:`.
 - `findings` groups failing activations by mistake; `unexposed_steps` finds the steps between exposed activations.
 """

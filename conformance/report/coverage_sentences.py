@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.numerics.thresholds import SEPARABLE_Z
-from conformance.report.finding_sentences import cause, evidence, residual_sentences, sentence
+from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.example import largest_sizes
@@ -199,7 +199,7 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 def rendered(finding: Finding, layers: int) -> list[str]:
     """Return the lines about a mistake: its sentence, evidence and usual cause, or the anatomy if it is unidentified."""
-    lines = (sentence(finding, layers), evidence(finding), cause(finding), finding.hidden, *residual_sentences(finding))
+    lines = (sentence(finding, layers), evidence(finding), cause(finding), finding.hidden, *finding.anatomy)
     return [line for line in lines if line]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
-from conformance.judge.depth import NO_PATTERN, SCREENED
+from conformance.judge.depth import SCREENED
 from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
@@ -41,7 +41,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             f.steps,
             f.activations,
             f.others,
-            tuple(filter(None, (f.hidden, *residual_sentences(f)))),
+            tuple(filter(None, (f.hidden, *f.anatomy))),
             f.fault is not None and f.fault.name in DESCRIPTIONS,
         )
         for f in findings(activations)
@@ -106,11 +106,6 @@ def _contradictions(deviating: Sequence[FaultRecord]) -> str:
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:
     return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
-
-
-def residual_sentences(finding: Finding) -> tuple[str, ...]:
-    """Return the sentences about an unidentified error without the one that only says that it has no name, as its own does."""
-    return tuple(line for line in finding.anatomy if finding.fault or line != NO_PATTERN)
 
 
 def cause(finding: Finding) -> str:

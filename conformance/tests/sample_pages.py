@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 
 from conformance import Golden, check, load_golden
-from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Plan
-from conformance.checks.run_check import run_check
 from conformance.checks.run_header import header_of
 from conformance.checks.trace import record, true_trace
 from conformance.implementations.hugging_face import HuggingFace
@@ -43,9 +41,7 @@ def sample() -> Results:
     found = {
         "two-mistakes": check(Planted(epsilon(0), tanh_gelu(1))),
         HOSTILE: check(Raises()),
-        "attends-to-padding": run_check(
-            CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(examples=5)
-        ),
+        "attends-to-padding": check(BROKEN["padding-length"], check="padding-length", plan=Plan(examples=5)),
         "correct": check(HuggingFace("eager")),
         "without-a-device": check(HuggingFace("eager"), device="cuda:99"),
     }

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from conformance import UsageError, check, golden_of, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
-from conformance.goldens import minilm
 from conformance.goldens.custom_golden import from_directory
+from conformance.goldens.recipe import packaged_folder
 from conformance.implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
 from conformance.implementations.inner_workings import inner_workings
 from conformance.model.files import ALLOW_PICKLE
@@ -46,7 +46,7 @@ WALKED = ("BertForSequenceClassification", "BertForTokenClassification", "BertFo
 def trained() -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the config and the parameters of MiniLM's first layers, with the first words of the vocabulary only."""
     try:
-        folder = minilm.directory()
+        folder = packaged_folder()
     except DependencyMissingError as why:
         pytest.skip(str(why))
     config = json.loads((folder / "config.json").read_text())

@@ -15,8 +15,7 @@ import torch
 
 from conformance import Checkpoint
 from conformance.candidates.arrays import described
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import CandidateEnded, CandidateTimeout
@@ -126,14 +125,14 @@ class Ending:
 
 def test_a_process_that_ended_in_one_law_is_not_asked_in_the_next() -> None:
     candidate = Ending(lambda _, process: process == 1)
-    results = [run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", plan=Plan(2)) for _ in range(2)]
+    results = [run_check(Request.of(candidate, "tiny", "cpu", "float32", "repeated", plan=Plan(2))) for _ in range(2)]
     assert [(result.outcome, result.reason[:17]) for result in results] == [("crash", "its process ended"), ("pass", "")]
 
 
 def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it() -> None:
     candidate = Ending(lambda batch, _: batch.attention_mask.dtype == torch.bool)
     for examples in (1, 2):
-        result = run_check(CHECKS["mask-dtype"], candidate, "tiny", "cpu", "float32", plan=Plan(examples))
+        result = run_check(Request.of(candidate, "tiny", "cpu", "float32", "mask-dtype", plan=Plan(examples)))
         assert (result.outcome, result.reason) == ("crash", "its process ended")
 
 

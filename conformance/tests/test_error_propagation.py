@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
-from conformance.checks.backward_passes import backward_passes
-from conformance.checks.check_values import check_values
+from conformance.checks.backward_passes import gradients
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
 from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge import judged_array
@@ -120,7 +121,7 @@ def _alike(length: int) -> Golden:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> None:
-    result = check_values(torch_encoder, _alike(128), dtype=dtype, passes=backward_passes, depth="screen")
+    result = check_values(Request.of(torch_encoder, _alike(128), dtype=dtype, plan=Plan(depth="screen")), gradients.function)
     assert result.outcome == "pass", result.reason
     judged = {verdict.activation for verdict in result.verdicts if verdict.outcome == "pass"}
     assert judged >= {name for name in HIDDEN if name.startswith("bert.")}

@@ -21,7 +21,7 @@ from conformance.goldens.make import make
 from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import read_results
 from conformance.tests.test_diff_report_trace_replay import BAD

@@ -143,9 +143,7 @@ UNPADDED_TOO = np.concatenate([np.ones((1, LENGTH), np.int64), PADDED[:1]])
 LARGEST = float(np.finfo(np.float32).max)
 
 
-@pytest.mark.parametrize(
-    ("name", "constant", "added"), [("mask-sign", LARGEST, 0), ("mask-sign-10000", 1e4, 0), ("mask-inverted-lowest", -LARGEST, 1)]
-)
+@pytest.mark.parametrize(("name", "constant", "added"), [("mask-sign", LARGEST, 0), ("mask-inverted-lowest", -LARGEST, 1)])
 def test_a_wrong_mask_is_the_softmax_of_the_sum_rounded_to_float32(name: str, constant: float, added: int) -> None:
     step, wrong = _applied(name, ENCODER, PROBS, attention_mask=UNPADDED_TOO)
     assert wrong

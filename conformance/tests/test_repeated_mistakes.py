@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conformance import check
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
@@ -20,7 +20,7 @@ NORM = "encoder.layer.0.attention.output.LayerNorm"
 
 
 def _judged(candidate: Any, *checks: str) -> list[CaseRecords]:
-    return [records_of(run_check(CHECKS[name], candidate, "tiny", "cpu", "float32")) for name in checks]
+    return [records_of(run_check(Request.of(candidate, "tiny", "cpu", "float32", name))) for name in checks]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance import Batch, check, golden_of, load_golden
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.trace import record
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.faults import BY_NAME
@@ -185,4 +185,4 @@ def test_markdown_has_the_name_of_a_saved_script_and_not_the_script() -> None:
 
 
 def test_a_bound_check_is_shown_as_its_case() -> None:
-    assert repr(BoundCheck(CHECKS["values"], None, Case("mine", "tiny"), 224)) == "<check mine on tiny, cpu, float32>"
+    assert repr(BoundCheck(Request(Case("mine", "tiny"), None, "tiny"))) == "<check mine on tiny, cpu, float32>"

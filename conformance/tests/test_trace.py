@@ -13,7 +13,7 @@ import conformance
 from conformance import Architecture, golden_of, load_golden
 from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
-from conformance.goldens import golden, minilm
+from conformance.goldens import golden, recipe
 from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
@@ -207,15 +207,15 @@ def test_two_implementations_are_traced_side_by_side(tmp_path: Path, command: Co
 
 def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
-        raise DependencyMissingError(f"not installed: {minilm.INSTALL}")
+        raise DependencyMissingError(f"not installed: {recipe.INSTALL}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(minilm, "directory", missing)
+        patch.setattr(recipe, "packaged_folder", missing)
         golden._verified.cache_clear()  # Another test may have opened it.
         ended = command("trace", "hf-eager", "--text", "I love cats!")
-        assert (ended.code, minilm.INSTALL in ended.err) == (3, True)
+        assert (ended.code, recipe.INSTALL in ended.err) == (3, True)
     try:
-        minilm.directory()
+        recipe.packaged_folder()
     except DependencyMissingError as why:
         pytest.skip(str(why))
     assert "[CLS] i love cats ! [SEP]" in command("trace", "golden:minilm", "--text", "I love cats!").out

@@ -15,7 +15,8 @@ from conformance.benchmarks.detection.score import draw
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.benchmarks.harness import parser, publish
 from conformance.benchmarks.scored import Part, lines
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
 from conformance.numerics.devices import description
 from conformance.numerics.formats import FORMATS
 from conformance.results.result import Result
@@ -51,7 +52,7 @@ def judged(device: str, name: str, dtype: str) -> list[Result]:
     """
     variant, where, seed, *layer = name.split(" | ")
     candidate = VARIANTS[variant].in_layer(int(layer[0].removeprefix("layer "))) if layer else VARIANTS[variant]
-    result = check_values(candidate, network(where, int(seed)), device, dtype)
+    result = check_values(Request.of(candidate, network(where, int(seed)), device, dtype))
     if result.outcome not in ("pass", "fail", "skip"):
         raise RuntimeError(f"{name}, {dtype}: {result.outcome}: {result.reason}")
     return [] if result.outcome == "skip" else [result]

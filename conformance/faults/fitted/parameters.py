@@ -79,11 +79,6 @@ def _name(step: Step, role: str) -> str:
     return step.site.activation.parameters.get(role, role)
 
 
-def _most(data: FitData, *parameters: Array) -> float:
-    """Return the largest error, in deviations, of as many estimates."""
-    return math.sqrt(data.threshold**2 + 2.0 * math.log(sum(p.size for p in parameters)))
-
-
 # The weight and the bias of a linear layer.
 
 
@@ -156,7 +151,10 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     outputs, inputs = solved.weight.shape
     estimates = dict[str, Estimated]()
     if solved.rank == inputs + 1:  # Otherwise, single elements are not determined.
-        unit, most = relative_error(data.allowed[data.judged], step.value[data.judged]), _most(data, solved.weight, solved.bias)
+        unit, most = (
+            relative_error(data.allowed[data.judged], step.value[data.judged]),
+            data.most_deviations(solved.weight.size + solved.bias.size),
+        )
         for role, value, spread in (("weight", solved.weight, solved.spread[:-1]), ("bias", solved.bias, solved.spread[-1])):
             if role in step.site.parameters:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
@@ -238,7 +236,7 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
     factor = np.ones(u.shape[1]) if is_linear else parameters["weight"]
     addend, some = parameters.get("bias", np.zeros(u.shape[1])), (y != 0.0).any(0)  # Results that are 0 have no errors.
     centred, mean, error = u - u.mean(0), u.mean(0), _errors_of_outputs(step, data) * some
-    energy, most = np.maximum((centred**2).sum(0), TINY), _most(data, factor, addend)
+    energy, most = np.maximum((centred**2).sum(0), TINY), data.most_deviations(2 * factor.size)
     f, h = factor * some, addend * some
     for _ in range(2):
         residual = y - f * u - h
@@ -385,42 +383,25 @@ def _of_module(step: Step, data: FitData) -> Fit | None:
     return Fit(others[best], 1, f"{best}, number of outputs", step.value.shape[-1])
 
 
-OTHER = "the equation holds with other parameters than the checkpoint's"
-LOAD = "Load every parameter from the checkpoint, and fail on missing and unexpected names."
-_NOT_LOADED = "parameters that were not loaded, or trained further"
-_UNTIED = "a decoder that is not tied to the word embeddings, or whose own weight, if it has one, was not loaded"
-
-
-def described(
-    kinds: frozenset[str], fit: Callable[[Step, FitData], Fit | None], cause: str = _NOT_LOADED, only: str = ""
-) -> Fitted:
+def described(kinds: frozenset[str], fit: Callable[[Step, FitData], Fit | None]) -> Fitted:
     """Return the description of steps of these kinds by other parameters."""
-    return Fitted("parameters-other", kinds, OTHER, "constructed", fit, cause, only=(only,), fix=LOAD,
+    return Fitted("parameters-other", kinds, "the equation holds with other parameters than the checkpoint's", fit,
                   estimates="where they differ", is_description=True)  # fmt: skip
 
 
 INITIAL = Fitted(
     "parameters-initial", LINEARS,
-    "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation",
-    "transformers#7167", _initial,
-    "a parameter that the checkpoint lacks or calls otherwise, with a warning at most, or a decoder that is not tied to the word "
-    "embeddings",
-    equation="y = x Wᵀ + b, w drawn at random", fix=LOAD,
+    "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation", _initial,
 )  # fmt: skip
 
-OTHER_WEIGHTS = (INITIAL, described(LINEARS, _linear, _UNTIED, "cls.predictions.decoder"), described(LINEARS, _linear))
+OTHER_WEIGHTS = (INITIAL, described(LINEARS, _linear))
 """Those that fit the weights of a linear layer, which needs more rows than the layer has inputs."""
 
 FITTED_PARAMETERS = (
-    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", "constructed", _of_module,
-           "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
-           estimates="whose"),
+    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", _of_module, estimates="whose"),
     *OTHER_WEIGHTS,
     described(LINEARS | {"norm"}, _outputs),
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
-           "one of them is off by up to {value} deviations", "constructed", _statistics,
-           "a fast inverse root; statistics of something other than the token",
-           is_largest_error=True, per_token=True,
-           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
+           "one of them is off by up to {value} deviations", _statistics, is_largest_error=True, per_token=True,
            is_description=True),
 )  # fmt: skip

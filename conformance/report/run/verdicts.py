@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.coverage_sentences import mistakes, weakest, without_effect
 from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
-from conformance.report.finding_sentences import residual_sentences, sentence
+from conformance.report.finding_sentences import sentence
 from conformance.report.findings import layers_of
 from conformance.report.run.case import first_line
 from conformance.report.run.repeated import same_as_values, values_by_setting
@@ -105,7 +105,7 @@ def _reasons(case: CaseRecords) -> Iterable[str]:
         return
     found = mistakes(case.activations) if c.check == "values" else ()
     layers = layers_of(case.activations)
-    yield from ("; ".join(filter(None, (sentence(m, layers), m.hidden, *residual_sentences(m)))) for m in found)
+    yield from ("; ".join(filter(None, (sentence(m, layers), m.hidden, *m.anatomy))) for m in found)
     if not found:
         yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}"
 

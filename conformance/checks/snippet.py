@@ -17,31 +17,32 @@ from conformance.model.batch import Batch
 from conformance.names import printable, printable_lines
 from conformance.results.case import Case
 from conformance.results.example import Example
-from conformance.results.law_broken import Location, Run
+from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.result import Counterexample
 
 _ABOUT = 100  # number of lines of the failure's description; enough for more than the innermost part of a traceback
 
 
-def snippet(case: Case, network: str, implementation: str | Any, found: Counterexample, reason: str) -> str:
-    """Return the Python source of a script; `network` is the golden's name for `open_golden`."""
+def snippet(case: Case, implementation: str | Any, found: Counterexample, reason: str) -> str:
+    """Return the Python source of a script that shows a failure."""
+    broken = found.broken or LawBroken(reason)
     about = printable_lines(f"{case}: {reason}".strip())
     about = [*about[:_ABOUT], f"In a test, above parametrize_with_checks: {decorator(case, found.example)}"]
-    lines = [*(f"# {line}".rstrip() for line in about), "", *_imports(case, network, implementation, found), ""]
-    if found.lines:
-        return "\n".join([*lines, *found.lines]) + "\n"
+    lines = [*(f"# {line}".rstrip() for line in about), "", *_imports(case, implementation, found, broken), ""]
+    if broken.script:
+        return "\n".join([*lines, *broken.script]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
     device = inputs_device(implementation, case.device)
-    lines += _prepared(case, network, device, masks=any(run.mask for run in runs), afresh=any(run.afresh for run in runs))
-    if found.watch:
-        lines += _watched(runs[0], found.watch, device)
-    elif found.place and len(runs) > 1:
-        lines += _two_runs(runs, found)
-    elif found.place:
-        lines += _one_run(runs[0], found.place, found.allowed)
-    elif found.claim:
-        lines += [f"assert {found.claim}, {reason!r}"]
-    elif found.raises:
+    lines += _prepared(case, found.network, device, masks=any(run.mask for run in runs), afresh=any(run.afresh for run in runs))
+    if broken.watch:
+        lines += _watched(runs[0], broken.watch, device)
+    elif broken.place and len(runs) > 1:
+        lines += _two_runs(runs, broken.place, broken.allowed)
+    elif broken.place:
+        lines += _one_run(runs[0], broken.place, broken.allowed)
+    elif broken.claim:
+        lines += [f"assert {broken.claim}, {reason!r}"]
+    elif broken.raises:
         *before, refused = map(_called, runs)
         lines += [*before, "try:", f"    {refused}", "except Exception as error:", '    print("refused:", error)']
         lines += ["else:", f"    raise SystemExit({reason!r})"]
@@ -59,16 +60,17 @@ def decorator(case: Case, found: Example) -> str:
     return f"@conformance.example({case.check!r}, {plain['batch']!r}{varied})"
 
 
-def _imports(case: Case, network: str, implementation: str | Any, found: Counterexample) -> Iterator[str]:
+def _imports(case: Case, implementation: str | Any, found: Counterexample, broken: LawBroken) -> Iterator[str]:
+    network = found.network
     loader = "load_directory" if network.startswith(PREFIX) else "load_golden"
-    if "random.getstate" in found.watch:
+    if "random.getstate" in broken.watch:
         yield "import random"
     yield "import sys"
     if network.startswith(PREFIX):
         yield "from pathlib import Path"
-    if "np." in found.watch:
+    if "np." in broken.watch:
         yield "import numpy as np"
-    if "torch." in found.watch + found.claim or any(run.mask for run in found.runs.values()):
+    if "torch." in broken.watch + broken.claim or any(run.mask for run in found.runs.values()):
         yield "import torch"
     yield 'sys.path.insert(0, "")  # modules in the current folder can be imported'
     yield f"from conformance import Batch, {loader}, load_implementation"
@@ -109,16 +111,15 @@ def _element(place: Location, index: tuple[int, ...]) -> str:
     return f"[{place.activation!r}]{list(index)}" if index else f"[{place.activation!r}]"
 
 
-def _two_runs(runs: list[Run], found: Counterexample) -> list[str]:
-    assert found.place
+def _two_runs(runs: list[Run], place: Location, allowed: float) -> list[str]:
     first, *between, second = runs
     return [
-        f"first = float({_called(first)}{_element(found.place, found.place.first)})",
+        f"first = float({_called(first)}{_element(place, place.first)})",
         *(line for run in between for line in (*_PREPARED[: run.afresh], _called(run))),
         *_PREPARED[: second.afresh],
-        f"second = float({_called(second)}{_element(found.place, found.place.second)})",
+        f"second = float({_called(second)}{_element(place, place.second)})",
         'print(f"{first:.9g} and {second:.9g} differ by {abs(first - second):.3g}")',
-        f"assert abs(first - second) <= {found.allowed!r}  # the largest difference that rounding explains",
+        f"assert abs(first - second) <= {allowed!r}  # the largest difference that rounding explains",
     ]
 
 
