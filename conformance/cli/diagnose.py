@@ -19,7 +19,7 @@ from conformance.model.batch import Batch
 from conformance.model.directory import load_directory
 from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.model.tokenizer import tokenized, words
-from conformance.report.diagnosis_document import document
+from conformance.report.diagnosis_report import document
 
 
 def run(arguments: Namespace) -> int:

@@ -118,6 +118,12 @@ def cause(finding: Finding) -> str:
     return f"{how} cause: {known[0].cause}{source}"
 
 
+def repair(finding: Finding) -> str:
+    """Return how a mistake is usually repaired; empty if it is unidentified."""
+    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
+    return f"repair: {known[0].fix}" if known else ""
+
+
 def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
     known = next(iter(_known(f.name)), None)
     if known is None:

@@ -24,8 +24,8 @@ from conformance.errors import UsageError
 from conformance.model.batch import Batch
 from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.oracle import Network
-from conformance.report.diagnosis_document import document
-from conformance.report.markdown import markdown
+from conformance.report.diagnosis_report import document
+from conformance.report.document import markdown
 from conformance.tests.test_own_checkpoints import _write
 
 Captured = pytest.CaptureFixture[str]
