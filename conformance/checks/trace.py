@@ -19,7 +19,7 @@ from conformance.checks.contract import accepted, prepared, require_support
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden
-from conformance.judge.validate import row_of
+from conformance.judge.requirements import row_of
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch

@@ -212,7 +212,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         type=positive_integer,
         metavar="N",
         help="number of features that the system shortens embeddings to, before it normalises them (default: the directory's "
-        "truncate_dim; or, if all others are null, that of the first ones)",
+        "truncate_dim)",
     )
     parser.add_argument(
         "--dtype",
