@@ -22,7 +22,7 @@ from conformance.checks.check import EXAMPLES
 from conformance.cli.diagnose_formats import shown
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
-from conformance.judge.depth import DEPTHS
+from conformance.judge import DEPTHS
 from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 FORMATS = ("pretty", "json", "markdown")
@@ -106,7 +106,7 @@ _DIAGNOSE = {
     "--pooling NAME": "pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, "
     "so that a pooling that is not meant conforms, too)",
     "--dimensions N": "number of features that the system shortens embeddings to, before it normalises them (default: the "
-    "directory's truncate_dim; or, if all others are null, that of the first ones)",
+    "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
     "--time-limit SECONDS": "end the search after this time; report the best result, and what was not tried (default: no limit)",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from conformance.candidates import registry
-from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.check import Request
 from conformance.checks.known_failures import matched

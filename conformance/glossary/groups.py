@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from conformance.candidates import command
-from conformance.candidates.recorded import file_format
+from conformance.candidates import command, recorded_trace
 from conformance.checks.catalogue import CHECKS
 from conformance.diagnosis.inputs import MISTAKES
 from conformance.glossary import activations, faults, terms
@@ -75,7 +74,7 @@ def _golden(name: str) -> Iterator[Section]:
 def _candidate(name: str) -> Iterator[Section]:
     """Yield the protocol of programs or the format of a trace file, line by line."""
     if name == "trace":
-        yield "the file", tuple(documentation(file_format.__name__).splitlines())
+        yield "the file", tuple(documentation(recorded_trace.__name__).splitlines())
         return
     page = _CLIENTS / "PROTOCOL.md"
     yield "clients to copy", (str(_CLIENTS / "client.py"), str(_CLIENTS / "client.mjs"))
