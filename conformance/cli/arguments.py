@@ -142,21 +142,27 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
     "diff": (
         "compare two implementations, traces, goldens or results files",
         "diff:run",
-        {"A": f"{_SIDE}a results file (.jsonl), the earlier one", "B": f"{_SIDE}the later results file"}
-        | _output(DOCUMENT_FORMATS)
-        | _SUBJECT,
+        {
+            "A": f"{_SIDE}a results file (.jsonl), the earlier one",
+            "B": f"{_SIDE}the later results file",
+            **_output(DOCUMENT_FORMATS),
+            **_SUBJECT,
+        },
     ),
     "report": (
         "make one report from one or more results files",
         "commands:report",
-        {"RESULTS…": "a results file, results.jsonl"} | _output(tuple(REPORT_FORMATS)) | _VERBOSE,
+        {"RESULTS…": "a results file, results.jsonl", **_output(tuple(REPORT_FORMATS)), **_VERBOSE},
     ),
     "trace": (
         "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation",
         "trace:run",
-        {"NAME": "an implementation, golden:NAME (the oracle), or a saved trace", "NAME2?": "a second one, shown beside the first"}
-        | _output(DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read")
-        | _SUBJECT,
+        {
+            "NAME": "an implementation, golden:NAME (the oracle), or a saved trace",
+            "NAME2?": "a second one, shown beside the first",
+            **_output(DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read"),
+            **_SUBJECT,
+        },
     ),
     "diagnose": (
         "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs",
@@ -341,8 +347,9 @@ def _add(parser: argparse.ArgumentParser, option: str, about: str, *, required: 
     kind = _TYPES.get(metavar, str)
     settings: dict[str, Any] = {"metavar": metavar, "help": about, "type": kind}
     if not names:
-        count = {"…": "+", "?": "?", "*": "*"}.get(last[-1])
-        parser.add_argument(metavar.partition(":")[0].lower(), **settings, **({"nargs": count} if count else {}))
+        if count := {"…": "+", "?": "?", "*": "*"}.get(last[-1]):
+            settings["nargs"] = count
+        parser.add_argument(metavar.partition(":")[0].lower(), **settings)
         return
     if "|" in metavar:
         settings |= {"choices": metavar.split("|"), "metavar": None}
