@@ -24,7 +24,6 @@ from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
-LEAVES = "leaves"
 Computed = TypeVar("Computed")
 
 
@@ -132,7 +131,7 @@ class Segment:
         other._computed = {
             key: found
             for key, found in self._computed.items()
-            if key[0] == LEAVES or (key[0] in self.steps and key[0] not in changed)
+            if key[0] == "leaves" or (key[0] in self.steps and key[0] not in changed)
         }
         return other
 
@@ -183,7 +182,7 @@ class Segment:
         storage = hypothesis.arithmetic.storage
         # A table look-up is not the result of a rounding; a copy is, because what it copies was rounded.
         rounded = {n: v for n, v in self.leaves.items() if self.network.table[n].parents}
-        return self._once((LEAVES, storage), lambda: {n: storage.rounding_variance(v) for n, v in rounded.items()})
+        return self._once(("leaves", storage), lambda: {n: storage.rounding_variance(v) for n, v in rounded.items()})
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis) -> Array:
         """Return the elementwise variance of the result.

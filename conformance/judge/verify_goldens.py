@@ -106,16 +106,11 @@ def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: 
     """
     if kept != set(stored):
         raise FixtureError(f"{said.format('what is stored')} is not what is kept of the table")
-    alpha, before = sidak_share(len(stored)), dict[str, Array]()
+    alpha, hypothesis, before = sidak_share(len(stored)), hypotheses("float64")[0], dict[str, Array]()
     for name in (n for n in network.table if n in stored):
-        if _differs(Segment(network, name, before), stored[name], alpha):
+        segment = Segment(network, name, before)
+        sigma = np.sqrt(segment.propagate({}, hypothesis))  # of two computations, in float64
+        room = max_threshold(stored[name].size, alpha) * sigma + segment.bound(hypothesis)
+        if (np.abs(segment.value - stored[name]) > room).any():
             raise FixtureError(f"{said.format(name)} regenerates differently")
         before[name] = stored[name]
-
-
-def _differs(segment: Segment, stored: Array, alpha: float) -> bool:
-    """Return whether the difference is beyond the threshold; in float64, sigma covers two computations (`Segment.propagate`)."""
-    hypothesis = hypotheses("float64")[0]
-    sigma = np.sqrt(segment.propagate({}, hypothesis))
-    room = max_threshold(stored.size, alpha) * sigma + segment.bound(hypothesis)
-    return bool((np.abs(segment.value - stored) > room).any())
