@@ -92,4 +92,3 @@ def _facts(h: Header) -> Iterator[tuple[str, str]]:
     yield "GPU", h.gpu or "none"
     yield "false alarms", f"{h.false_alarm} a run"
     yield "searches", f"{h.examples} example{'s' * (h.examples != 1)}{'' if h.seed is None else f', seed {h.seed}'}"
-    yield "shard", h.shard
