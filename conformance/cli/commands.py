@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,12 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    options, how = run_options(arguments), {"jobs": arguments.jobs, "resume": arguments.resume}
-    return run_all(options, arguments.given, arguments.out, arguments.format, **how)
+    plain = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})  # can be sent to a process
+    options_of = partial(_run_options, plain)
+    return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
 
-def run_options(arguments: Namespace) -> "RunOptions":
-    """Return the options of `run`."""
+def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.check import Plan
     from conformance.checks.known_failures import read
     from conformance.cli.run_options import RunOptions

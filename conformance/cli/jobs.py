@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import FrameType
 
-from conformance.cli.arguments import parsed
+from conformance.cli.run_options import RunOptions
 from conformance.cli.work import Candidates, left_of
 from conformance.errors import OutputError
 from conformance.judge.threads import cores
@@ -26,18 +26,18 @@ _POLL = 0.2
 
 
 class _Process:
-    """What a process of the pool holds: the candidates of the run, once it has parsed the command."""
+    """What a process of the pool holds: the candidates of the run, once it has their options."""
 
     candidates: Candidates
     folder: Path
     is_busy = False
 
 
-def in_processes(command: Sequence[str], jobs: int, cases: Sequence[Case], runs: int, folder: Path) -> "Pool":
+def in_processes(options: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], runs: int, folder: Path) -> "Pool":
     """Return the pool of processes that compute the results of cases; it is a context manager that ends them.
 
     Args:
-        command: the arguments of `run`, which each process parses.
+        options: returns the options of the run in each process.
         jobs: number of processes.
         cases: the cases.
         runs: number of cases of the run, among which the false-alarm probability is shared.
@@ -45,7 +45,7 @@ def in_processes(command: Sequence[str], jobs: int, cases: Sequence[Case], runs:
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // jobs, 1)))  # the processes inherit it
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(jobs, context, _begin, (list(command), runs, folder))
+    executor = ProcessPoolExecutor(jobs, context, _begin, (options, runs, folder))
     return Pool(executor, {case: executor.submit(_records_of, case) for case in cases})
 
 
@@ -80,13 +80,11 @@ class Pool:
         self._executor.shutdown()
 
 
-def _begin(command: Sequence[str], runs: int, folder: Path) -> None:
+def _begin(options: Callable[[], RunOptions], runs: int, folder: Path) -> None:
     """Prepare a process of the pool; the process that started it decides when it ends."""
-    from conformance.cli.commands import run_options
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
-    _Process.candidates, _Process.folder = Candidates(run_options(parsed(command)), runs), folder
+    _Process.candidates, _Process.folder = Candidates(options(), runs), folder
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -24,13 +24,14 @@ from conformance.results.to_records import footer
 _RESULTS, _PAGE = "results.jsonl", "report.html"
 
 
-def run_all(options: RunOptions, command: Sequence[str], out: Path, how: str, *, jobs: int = 1, resume: bool = False) -> int:
+def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: int = 1, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` to a folder, print the report, and return the exit code.
 
     If the run is resumed, the cases whose results are already in `results.jsonl` are skipped. No candidate is imported in this
     process, unless the options say `in_process`. Its output goes to standard error in either case. With several `jobs`, that many
-    processes parse the `command` and compute the results.
+    processes call `options_of` and compute the results.
     """
+    options = options_of()
     measure_early(options.device)
     with Candidates(options) as candidates:
         cases = cases_of(options, candidates.is_instrumented)
@@ -42,7 +43,7 @@ def run_all(options: RunOptions, command: Sequence[str], out: Path, how: str, *,
         if recorded:
             print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
         try:
-            with recording, progress(len(left)) as shown, _computing(candidates, command, jobs, left, out) as records_of:
+            with recording, progress(len(left)) as shown, _computing(candidates, options_of, jobs, left, out) as records_of:
                 for case in left:
                     with shown.case(case):
                         records = records_of(case)
@@ -62,7 +63,7 @@ def run_all(options: RunOptions, command: Sequence[str], out: Path, how: str, *,
 
 @contextmanager
 def _computing(
-    candidates: Candidates, command: Sequence[str], jobs: int, cases: Sequence[Case], out: Path
+    candidates: Candidates, options_of: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], out: Path
 ) -> Iterator[Callable[[Case], CaseRecords]]:
     """Yield the function that returns the records of a case; the files that reproduce a failure are left in the folder `out`."""
     folder = out.resolve() / FAILURES
@@ -71,7 +72,7 @@ def _computing(
         return
     from conformance.cli.jobs import in_processes
 
-    with in_processes(command, jobs, cases, candidates.runs, folder) as pool:
+    with in_processes(options_of, jobs, cases, candidates.runs, folder) as pool:
         yield pool.records
 
 
