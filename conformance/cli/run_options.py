@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from conformance.candidates.lookup import is_object, registered, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check, Plan
-from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_header import short_digest
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
@@ -16,7 +15,7 @@ from conformance.goldens.manifest import DEFAULT_GOLDENS, located
 from conformance.isolation.worker_process import ResourceLimits
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
-from conformance.results.case import Case
+from conformance.results.case import Case, KnownFailure
 
 
 @dataclass(frozen=True)
