@@ -12,9 +12,10 @@ from conformance.diagnosis.black_box import BlackBox, Outputs, weights_in
 from conformance.diagnosis.conclusions import Diagnosis, Unseen, explanation_of
 from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.inputs import other_inputs, other_order
-from conformance.diagnosis.outputs import OutputTable, resolved
+from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.pooling import EMBEDDING, POOLINGS, declared, in_question
 from conformance.diagnosis.problem import PrintedTrial
+from conformance.diagnosis.tables import OutputTable
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.search.budget import SearchBudget
@@ -50,8 +51,7 @@ def diagnose(
             which are exact in their format; nested lists of numbers, as text if their digits count; or `OutputTable`s.
         dtype: the format that the system computes in.
         pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
-        dimensions: number of features that embeddings are shortened to before they are normalised; None: if all others are null in
-            every row, the number of the first ones, else all.
+        dimensions: number of features that embeddings are shortened to before they are normalised; None: all.
         words: the token of each id, used to report a missing prefix; ids are used if None.
         time_limit: seconds after which the search ends with the best result so far; the correct network is always judged.
         clock: function that returns the time in seconds.

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment, weights_in
-from conformance.diagnosis.detectability import Filtered, apply_filters
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward
-from conformance.diagnosis.problem import LEAST_RMS, PrintedProblem, PrintedTrial
+from conformance.diagnosis.problem import LEAST_RMS, Filtered, PrintedProblem, PrintedTrial
 from conformance.faults import CATALOGUE
 from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.filters import GROSS
@@ -77,8 +76,8 @@ class BlackBoxCase:
 
     def _judged_under(self, base: JudgedForward) -> "JudgedCase":
         agreements = [base.agreement(index) for index in self.network.right_poolings]
-        part = PrintedProblem(base, self.budget).part(())
-        filters = {a.pooling_index: tuple(apply_filters(base, part, a.pooling_index, self.budget)) for a in agreements if a.passes}
+        problem = PrintedProblem(base, self.budget)
+        filters = {a.pooling_index: tuple(problem.filters(a.pooling_index)) for a in agreements if a.passes}
         good = tuple(index for index, of in filters.items() if all(f.effect is None for f in of))
         best = min((a for a in agreements if not good or a.pooling_index in good), key=lambda a: a.nll)
         return JudgedCase(self, base, best, good, filters.get(best.pooling_index, ()))

@@ -8,8 +8,7 @@ place of that format; if it was printed as well, the variances of the two roundi
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from conformance.diagnosis.black_box import Outputs, PrintedNumbers
 from conformance.diagnosis.pooling import EMBEDDING
-from conformance.diagnosis.tables import ELLIPSES, depth, described
+from conformance.diagnosis.tables import OutputTable, depth, described, is_ellipsis
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
 from conformance.model.activations import OUTPUTS_OF_TRANSFORMERS, last_hidden, table
@@ -46,25 +45,6 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?
 _LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relationship")
 
 
-@dataclass(frozen=True)
-class OutputTable:
-    """An output as it was given.
-
-    Attributes:
-        values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
-        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
-        digits: decimals of every number, which override the printed digits.
-        shape: the shape printed with the table, or None.
-        stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
-    """
-
-    values: Any
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    digits: int | None = None
-    shape: tuple[int, ...] | None = None
-    stored: str = ""
-
-
 def resolved(
     given: Mapping[str, OutputTable],
     architecture: Architecture,
@@ -75,7 +55,7 @@ def resolved(
     """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
 
     `computed` is the format in which the numbers were computed; those stored in a narrower format have that format's rounding.
-    Embeddings of `dimensions` features, or with nulls in place of all others, are shortened.
+    Embeddings have `dimensions` features if that is given, else all of the network's.
 
     Raises:
         UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
@@ -89,7 +69,9 @@ def resolved(
         if target in found:
             raise UsageError(f"{name} is given twice, under two names")
         if target == EMBEDDING:
-            part, width = _shortened(part, architecture.hidden_size, dimensions)
+            width, whole = dimensions or architecture.hidden_size, architecture.hidden_size
+            if not 0 < width <= whole:
+                raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, as the network has")
             row = Activation(EMBEDDING, "", (), ("batch", "feature"), width, "")
         else:
             row = rows[target]
@@ -97,35 +79,6 @@ def resolved(
     if all(np.isnan(numbers.values).all() for numbers in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
     return found
-
-
-def _shortened(part: OutputTable, whole: int, dimensions: int | None) -> tuple[OutputTable, int]:
-    """Return a table of embeddings without the nulls behind its first features, and the number of features.
-
-    Args:
-        part: the table.
-        whole: number of features of the network.
-        dimensions: number of features that are declared; None: those before the nulls, if each row has as many.
-
-    Raises:
-        UsageError: the number is not between 1 and `whole`.
-    """
-    rows = part.values if depth(part.values) > 1 else [part.values]  # one text may be given without its batch axis
-    each = {_before_nulls(row) for row in rows if isinstance(row, list | tuple) and len(row) == whole} - {0}
-    # Where a shape is printed, nulls stand for numbers that were not.
-    before = each.pop() if len(each) == 1 and "features" not in part.parts and part.shape is None else whole
-    width = dimensions or before
-    if not 0 < width <= whole:
-        raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, the features of the network")
-    if before != width or width == whole:
-        return part, width
-    cut = [row[:width] if isinstance(row, list | tuple) else row for row in rows]
-    return replace(part, values=cut if depth(part.values) > 1 else cut[0]), width
-
-
-def _before_nulls(row: Sequence[Any]) -> int:
-    """Return the number of elements before the nulls at the end of a row."""
-    return next((number for number in range(len(row), 0, -1) if row[number - 1] is not None), 0)
 
 
 def features_of(part: OutputTable) -> int | None:
@@ -308,7 +261,7 @@ def _place(name: str, index: tuple[int, ...]) -> str:
 
 def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
     """Yield every number with its index."""
-    if tree is None or (isinstance(tree, str) and tree in ELLIPSES):
+    if tree is None or is_ellipsis(tree):
         return
     if not shape:
         if isinstance(tree, list | tuple):
@@ -318,7 +271,7 @@ def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]
     if not isinstance(tree, list | tuple):
         raise UsageError(f"{_place(name, index)} is {tree!r}, expected a list of {shape[0]}: it has fewer axes than the output")
     size = shape[0]
-    gaps = [i for i, part in enumerate(tree) if isinstance(part, str) and part in ELLIPSES]
+    gaps = [i for i, part in enumerate(tree) if is_ellipsis(part)]
     if len(gaps) > 1:
         raise UsageError(f"{_place(name, index)} has {len(gaps)} ellipses, expected at most one")
     count = len(tree) - len(gaps)

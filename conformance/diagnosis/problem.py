@@ -1,9 +1,12 @@
-"""The search for faults in the outputs of a black box: the printed numbers under every pooling, with the network's sigma."""
+"""The search for faults in the outputs of a black box: the printed numbers under every pooling, with the network's sigma.
+
+Filters on the outputs of the correct network say which faults are in them, and which would have been detected if present.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -11,12 +14,12 @@ from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import PROMISING, Agreement, JudgedForward
 from conformance.judge.evidence import Estimate
-from conformance.judge.filters import GROSS, project
-from conformance.judge.search.budget import SearchBudget
-from conformance.judge.search.parameters import estimates, fitted
-from conformance.judge.search.placements import FaultPlacement
+from conformance.judge.filters import GROSS, expected_z, is_detected, is_gross, largest_element, project
+from conformance.judge.search.budget import RIGHT, SearchBudget
+from conformance.judge.search.parameters import estimates, fitted, right_value, wrong_value
+from conformance.judge.search.placements import FaultPlacement, with_faults
 from conformance.judge.search.problem import FittedFaults, Problem, Trial
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import NUDGE, Array
 
 TOKENS = 32  # number of tokens in the rows on which sets are compared; the cost of a pass is proportional to it
 NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distinguish some hundred sets
@@ -51,6 +54,20 @@ class PrintedTrial(Trial):
     def complexity(self) -> int:
         """The number of faults, free parameters and other inputs."""
         return len(self.fit.placements) + self.free + (self.inputs is not None)
+
+
+class Filtered(NamedTuple):
+    """The result of the filter of a fault under one pooling.
+
+    Attributes:
+        name: name of the fault.
+        expected_z: the z that the fault would have if it were present; 0 if it changes none of the numbers.
+        effect: the fault's effect, if it is in the residual beyond noise; else None.
+    """
+
+    name: str
+    expected_z: float
+    effect: Array | None = None
 
 
 class PrintedProblem(Problem[PrintedTrial]):
@@ -111,6 +128,39 @@ class PrintedProblem(Problem[PrintedTrial]):
             if counted[row]:
                 chosen.append(int(row))
         return sorted(chosen)
+
+    def filters(self, pooling_index: int) -> Iterator[Filtered]:
+        """Apply every filter under one pooling; a gross fault needs none, because the largest error reveals it.
+
+        The effect of a fault that is gross on a part of the batch is not computed on the whole batch.
+        """
+        part = self.part(())
+        forward, limits, ancestors = (
+            self._base.forward,
+            self._base.limits(pooling_index),
+            self._base.forward.ancestors(pooling_index),
+        )
+        placements = [s for s in forward.filtered if not ancestors.isdisjoint(s.places)]
+        noise, residual = self._base.noise(pooling_index), self._base.residual[pooling_index]
+        self._budget.begin(RIGHT, len(placements))
+        for placement in placements:
+            if not self._budget.take_one():
+                break
+            on_part = effect_of_fault(part.right, placement, None, pooling_index)
+            z = 0.0 if on_part is None else float((np.abs(on_part) / part.sigma[pooling_index]).max())
+            pattern = None
+            if not is_gross(z, limits.max):
+                pattern = effect_of_fault(forward, placement, None, pooling_index)
+                z = 0.0 if pattern is None else expected_z(pattern, noise, limits.max)
+            if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
+                right, wrong = (of(placement, forward) for of in (right_value, wrong_value))
+                pattern = effect_of_fault(forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
+            elif pattern is not None and is_gross(largest_element(pattern, noise), limits.max):
+                pattern = None
+            projection = None if pattern is None else project(residual, pattern, noise)
+            signed = placement.fault.parameter is None
+            is_present = projection is not None and is_detected(projection, limits.filter, signed=signed)
+            yield Filtered(placement.fault.name, z, pattern if is_present else None)
 
     def fit_unless_refuted(self, fit: FittedFaults, whole: Problem[PrintedTrial], *, own: bool) -> FittedFaults | None:
         """Return the set with its parameters fitted again on a part of the batch; None if the part refutes it for the whole batch.
@@ -182,3 +232,12 @@ class PrintedProblem(Problem[PrintedTrial]):
 def free_parameter_count(fit: FittedFaults) -> int:
     """Return the number of free parameters of a fit."""
     return sum(placement.fault.parameter is not None for placement in fit.placements)
+
+
+def effect_of_fault(right: BlackBoxSegment, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+    """Return the effect of a fault on the numbers, with the usual faulty value if `value` is None, or None if it has none."""
+    faulty = with_faults(right, [placement.of(value)], right.storage)
+    if not faulty.is_effective:
+        return None
+    effect = faulty.segment.value[pooling_index] - right.value[pooling_index]
+    return np.where(np.isfinite(effect), effect, np.sign(effect) * np.finfo(np.float32).max) if effect.any() else None

@@ -14,10 +14,9 @@ from functools import partial
 import numpy as np
 
 from conformance.diagnosis.black_box import BlackBox, PrintedNumbers
-from conformance.diagnosis.detectability import Filtered, effect_of_fault
 from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.problem import PrintedProblem
+from conformance.diagnosis.problem import Filtered, PrintedProblem, effect_of_fault
 from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project

@@ -25,7 +25,6 @@ from conformance.faults.edits import (
 )
 from conformance.faults.fault import (
     ALONE,
-    FAILED,
     LINEARS,
     SIBLINGS,
     Change,
@@ -92,26 +91,9 @@ def _by_part(rows: Array, width: int) -> Array:
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
-def _in_pairs(weight: Array) -> Array | None:
-    """Return the weight with its columns 2i and 2i + 1 exchanged; None if their number is odd."""
-    return None if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
-
-
 def _reshaped(weight: Array) -> Array | None:
     """Return the weight (in, out) read in memory order as (out, in); None if it is square: that is the transpose."""
     return None if weight.shape[0] == weight.shape[1] else weight.T.reshape(weight.shape)
-
-
-def _inputs_reordered(*, by_feature: bool) -> Change:
-    """Return the change that reads columns of shape (heads, head size) as (head size, heads), or the other way round."""
-
-    def reordered(weight: Array, step: Step) -> Array | None:
-        width = step.site.architecture.head_size
-        heads = weight.shape[1] // width
-        columns = weight.reshape(len(weight), *((heads, width) if by_feature else (width, heads)))
-        return None if 1 in (heads, width) else columns.swapaxes(1, 2).reshape(weight.shape)
-
-    return parameter("weight", reordered)
 
 
 def _scaled(*roles: str) -> Callable[[Step, float], Step]:
@@ -220,15 +202,6 @@ FAULTS: tuple[Fault, ...] = (
           only=("qa_outputs",)),
     Fault("weight-transposed", LINEARS, "the weight is transposed", other_weight(np.transpose)),
     Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", other_weight(_reshaped)),
-    Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", other_weight(_in_pairs),
-          tried=FAILED),
-    *(
-        Fault(f"weight-inputs-{end}", LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
-              _inputs_reordered(by_feature=end == "by-feature"), only=("attention.output.dense",), tried=ALONE)
-        for end, stored, read in (
-            ("by-feature", "(heads, head size)", "(head size, heads)"), ("by-head", "(head size, heads)", "(heads, head size)"),
-        )
-    ),
     Fault("bias-missing", LINEARS, "the bias is not added", parameter("bias", lambda b, _: 0.0 * b)),
     Fault("bias-twice", LINEARS, "the bias is added twice", parameter("bias", lambda b, _: 2.0 * b)),
     Fault("product-scaled", LINEARS, "the product is multiplied by {value} before the bias",

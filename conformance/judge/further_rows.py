@@ -14,8 +14,7 @@ import numpy as np
 from conformance.errors import CandidateFailure, NotApplicable
 from conformance.faults.fault import LINEARS
 from conformance.faults.fitted import OF_RESULT, OTHER_WEIGHTS
-from conformance.goldens.batches import batch
-from conformance.goldens.recipe import SEED
+from conformance.goldens.batches import SEED, batch
 from conformance.judge.block_totals import block_totals
 from conformance.judge.disambiguation import LENGTH
 from conformance.judge.evidence import LocalJudgement, Verdict

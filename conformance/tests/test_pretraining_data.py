@@ -16,8 +16,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Request
 from conformance.checks.data.examples import indexed_corpus
 from conformance.checks.run_check import run_check
-from conformance.implementations.hugging_face import HuggingFace, hf_eager
-from conformance.implementations.hugging_face_data import tokenized
+from conformance.implementations.hugging_face import HuggingFace, hf_eager, tokenized
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess

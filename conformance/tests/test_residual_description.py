@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.faults.fitted import FITTED, FitData
-from conformance.goldens.shipped_goldens import TINY as RECIPE
+from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import Residual, describe_residual
@@ -33,9 +33,9 @@ ALPHA = 1e-8
 @lru_cache
 def _observed(dtype: str) -> tuple[Network, dict[str, Array]]:
     """Return a correct candidate's activations, each computed from its rounded parents."""
-    storage, checkpoint = FORMATS[dtype], RECIPE.checkpoint()
+    storage, checkpoint = FORMATS[dtype], RECIPES["tiny"].checkpoint()
     weights = {name: storage.round(value) for name, value in checkpoint.weights.items()}
-    network, found = Network(checkpoint.architecture, weights, RECIPE.batches()["padded"]), {}
+    network, found = Network(checkpoint.architecture, weights, RECIPES["tiny"].batches()["padded"]), {}
     for name, row in network.table.items():
         found[name] = storage.round(np.asarray(network.step(name, *(found[p] for p in row.parents)).value))
     return network, found

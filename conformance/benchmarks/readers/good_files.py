@@ -29,7 +29,7 @@ from conformance.goldens.manifest import manifest, of_entry
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.model.directory import load_directory
 from conformance.model.files import read_safetensors
 from conformance.model.tokenizer import tokenized

@@ -91,7 +91,7 @@ ROWS = (
     row("heads-unsplit", "scores", "(query @ key.mT / root)[:, None].expand(-1, heads, -1, -1)", "", suits=HEADS),
     row("head-split-interleaved", "scores", "right(q=in_turns(query), k=in_turns(key))", suits=HEADS),
     row("head-split-unmoved", "scores", "right(q=query.reshape(q.shape), k=key.reshape(k.shape))", suits=HEADS),
-    row("layer-before-added", "scores", "right() + layers[-1].scores", suits="L > 1", where=LAST),
+    row("layer-before-added", "scores", "right() + layers[-1].scores", suits="L > 1", where=LAST, says=""),
     # softmax and mask
     row("softmax-temperature", "probs", "softmax(x / 2)", value=2.0),
     row("softmax-queries", "probs", "softmax(x, -2)"),
