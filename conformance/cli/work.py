@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Self
 
-from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, is_instrumented, load_implementation
 from conformance.checks.check import Request
 from conformance.checks.repro import leave
