@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +92,6 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.out.exists() and not arguments.out.is_dir():
         raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
-    if arguments.jobs > 1:
-        if arguments.shard != "1/1" or arguments.resume:
-            raise UsageError("--jobs runs all checks anew, in several processes: omit --shard and --resume")
-        from conformance.cli.jobs import run_jobs
-
-        return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format)
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
@@ -108,13 +103,17 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    return run_all(_run_options(arguments), arguments.out, arguments.format, resume=arguments.resume)
+    plain = Namespace(
+        **{name: value for name, value in vars(arguments).items() if name not in ("command", "parser")}
+    )  # can be sent to a process
+    options_of = partial(_run_options, plain)
+    return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
 
 def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.check import Plan
     from conformance.checks.known_failures import read
-    from conformance.cli.run_options import RunOptions, shard_of
+    from conformance.cli.run_options import RunOptions
     from conformance.isolation.worker_process import ResourceLimits
 
     traces = _traces(arguments)
@@ -128,7 +127,6 @@ def _run_options(arguments: Namespace) -> "RunOptions":
         require=arguments.require_activations or (),
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
-        shard=shard_of(arguments.shard),
         limits=ResourceLimits(arguments.timeout, arguments.memory, network=arguments.network),
         in_process=arguments.in_process,
     )
@@ -233,7 +231,7 @@ def replay(arguments: Namespace) -> int:
     started_context("conformance.checks.catalogue")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
-    from conformance.cli.run import in_a_worker
+    from conformance.cli.work import in_a_worker
     from conformance.results.to_records import results_of
 
     results = results_of(replayed(arguments.file, in_a_worker))

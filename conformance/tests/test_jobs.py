@@ -1,22 +1,22 @@
-"""A run in several processes gives the records of a run in one."""
+"""A run in several processes gives the records of a run in one, and is resumed like it."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from conformance.cli import jobs
+from conformance import Checkpoint
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt, raised_interrupts
-from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.errors import INTERRUPTED, ConformanceError
 from conformance.model.files import scratch_folder
-from conformance.results.file import Writer, read_results
+from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.commands import FAILING, Command
-from conformance.tests.sample_records import header
 from conformance.tests.terminal import as_in_a_terminal
 
 RUN = ["run", "-i", "hf-eager", "-i", FAILING, "--golden", "tiny", "--in-process"]
@@ -30,7 +30,7 @@ def _content(results: Results) -> list[tuple[object, ...]]:
     ]
 
 
-def test_what_each_process_refuses_is_printed_once_and_earlier_results_are_kept(tmp_path: Path, command: Command) -> None:
+def test_what_is_refused_is_printed_once_and_earlier_results_are_kept(tmp_path: Path, command: Command) -> None:
     (tmp_path / "results.jsonl").write_text("earlier")
     ended = command("run", "-i", "no-such-candidate", "--jobs", "2", "--out", tmp_path)
     assert (ended.code, ended.err.count("no-such-candidate")) == (2, 1)
@@ -50,24 +50,27 @@ def _interrupt(process: "subprocess.Popen[bytes]") -> None:
         process.send_signal(signal.SIGINT)
 
 
-def test_of_an_interrupted_run_of_two_processes_nothing_is_kept_and_earlier_results_stay(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text("earlier")
-    in_two = [sys.executable, "-m", "conformance", *RUN, *CHECKS, "--out", str(tmp_path), "--jobs", "2"]
-    process = subprocess.Popen(in_two, stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal)
-    assert process.stderr
-    process.stderr.readline()  # of the first check that has ended
-    _interrupt(process)
-    assert b"nothing is kept" in process.communicate()[1]
-    assert process.returncode == INTERRUPTED
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "earlier")]
-
-
-def test_a_run_in_two_processes_has_the_records_of_one_in_the_same_order(tmp_path: Path, command: Command) -> None:
+def test_an_interrupted_run_of_two_processes_is_resumed_to_the_records_of_one_in_the_same_order(
+    tmp_path: Path, command: Command
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    assert command(*RUN, *CHECKS, "--out", one).code == command(*RUN, *CHECKS, "--out", two, "--jobs", "2").code == 1
+    in_one = command(*RUN, *CHECKS, "--out", one)
+    in_two = [sys.executable, "-m", "conformance", *RUN, *CHECKS, "--jobs", "2", "--out", str(two)]
+    process = subprocess.Popen(in_two, stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal)
+    results = two / "results.jsonl"
+    while process.poll() is None and not (results.exists() and b'"kind":"check"' in results.read_bytes()):
+        time.sleep(0.05)
+    _interrupt(process)
+    _, errors = process.communicate()
+    assert (process.returncode, b"Traceback" in errors) == (INTERRUPTED, False), errors
+    assert b"the same command with --resume runs the rest" in errors
+    before = results.read_bytes()
+    resumed = command(*in_two[3:], "--resume")
+    assert (resumed.code, len(resumed.out.splitlines())) == (in_one.code, len(in_one.out.splitlines()))
+    assert in_one.code == 1
+    assert results.read_bytes().startswith(before)  # What was complete was not run again.
     found, expected = (read_results(folder / "results.jsonl") for folder in (two, one))
     assert (_content(found), found.footer) == (_content(expected), expected.footer)
-    assert [(header.shard, header.cases) for header in found.headers] == [("1/1", len(expected.checks))]
     assert {p.name for p in (two / "failures").iterdir()} == {p.name for p in (one / "failures").iterdir()}
     assert {p.name for p in two.iterdir()} == {"results.jsonl", "report.html", "failures"}
 
@@ -130,20 +133,13 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_process_that_a_signal_ended_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: object, folders: Sequence[Path]) -> tuple[list[int], list[str], bool]:
-        for number, folder in enumerate(folders, 1):
-            with Writer(folder / "results.jsonl") as writer:
-                writer.write(header(shard=f"{number}/2", run="one"))
-        return [0, -signal.SIGKILL], ["", ""], False
-
-    monkeypatch.setattr(jobs, "_ended", ended)
-    assert jobs.run_jobs([], 2, tmp_path, "json") == ConformanceError.exit_code
+def ending(checkpoint: Checkpoint, device: str, dtype: str) -> None:
+    """End the process that computes the result."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_that_is_refused_leaves_the_results_of_the_run_in_progress(tmp_path: Path) -> None:
-    with Writer(tmp_path / "results.jsonl") as writer:
-        writer.write(header())
-        with pytest.raises(UsageError):
-            jobs.run_jobs([], 2, tmp_path, "json")
-    assert (tmp_path / "results.jsonl").read_bytes()
+def test_a_process_that_ended_is_no_success_and_what_was_complete_is_kept(tmp_path: Path, command: Command) -> None:
+    run = ["run", "-i", "hf-eager", "-i", f"{__name__}:ending", "--golden", "tiny", "--depth", "screen", "--in-process"]
+    ended = command(*run, "--jobs", "2", "--out", tmp_path)
+    assert (ended.code, "a process that computes results has ended; " in ended.err) == (ConformanceError.exit_code, True)
+    assert {check.implementation for check in read_results(tmp_path / "results.jsonl").checks} <= {"hf-eager"}
