@@ -72,8 +72,7 @@ _RUN = {
     f"--depth {'|'.join(DEPTHS)}=full": "screen: find failing steps; full: also identify mistakes (default); exhaustive: the same, "
     "of every element",
     "--no-cache": "neither read nor write the cache (see `cache --help`)",
-    "-j --jobs N=1": "run N parts of the checks at a time (default: 1)",
-    "--shard K/N=1/1": "run the K-th of N parts of the checks; `report` merges them",
+    "-j --jobs N=1": "run N checks at a time, each in a process (default: 1)",
     "--timeout SECONDS": "time limit of a check (default: none)",
     "--memory SIZE": "memory limit of a candidate, such as 8GiB (default: none)",
     "--network": "allow network access to candidates (default: blocked, if the system supports this)",
@@ -286,7 +285,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         bare = next((name for name in unknown if not name.startswith("-")), "") if arguments.command_name == "run" else ""
         hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    arguments.given = list(sys.argv[1:] if argv is None else argv)
     return arguments
 
 

@@ -103,9 +103,8 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    plain = Namespace(
-        **{name: value for name, value in vars(arguments).items() if name not in ("command", "parser")}
-    )  # can be sent to a process
+    sent = {name: value for name, value in vars(arguments).items() if name not in ("command", "parser")}  # to processes
+    plain = Namespace(**sent)
     options_of = partial(_run_options, plain)
     return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
