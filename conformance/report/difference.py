@@ -23,9 +23,9 @@ import torch
 
 from conformance.checks.trace import Trace, require_same_inputs
 from conformance.judge.evidence import Verdict
+from conformance.judge.global_error import reference
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
-from conformance.judge.sampled_sigma import reference
 from conformance.judge.segment import Segment
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.checkpoint import Checkpoint, rounded_weights

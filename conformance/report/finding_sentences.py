@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
-from conformance.judge.depth import SCREENED
+from conformance.judge import SCREENED
 from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
