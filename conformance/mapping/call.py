@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.mapping.name_scores import words
 from conformance.mapping.signature import parameters_of
+from conformance.names import words
 
 # Parts of argument names that identify an array; the first match counts.
 _PARTS = {
