@@ -14,10 +14,11 @@ from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.embeddings import Sum, sum_variance
+from conformance.oracle.embeddings import Sum
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise_roundings
+from conformance.oracle.trace import sum_variance
 
 LABELS = {
     "masked_lm_loss": "labels",
