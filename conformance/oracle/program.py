@@ -46,7 +46,6 @@ OPERATIONS: dict[Any, Operation] = {
     np.sqrt: Operation("rounded", (lambda y, a: 0.5 / y,)),
     np.maximum: Operation("exact", (lambda y, a, b: as_array(a > b, np.float64),)),
     np.exp: Operation("exp", (lambda y, a: y,)),
-    np.exp2: Operation("exp", (lambda y, a: np.log(2.0) * y,)),
     np.log: Operation("log", (lambda y, a: 1.0 / a,)),
     np.log1p: Operation("log", (lambda y, a: 1.0 / (1.0 + a),)),
     np.tanh: Operation("tanh", (lambda y, a: 1.0 - y**2,)),
@@ -79,10 +78,6 @@ class Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
     @abstractmethod
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
         """Return a value of several legal forms (see the function `either`)."""
-
-    def exact(self) -> Any:
-        """Return the same elements without errors (see the function `exact`)."""
-        return self
 
     def constants(self, numbers: tuple[float, ...]) -> tuple[Any, ...]:
         """Return the constants of a program (see the function `constants`)."""
@@ -149,11 +144,6 @@ def call(x: Array) -> Array:
 def in_kernel(x: Array) -> Array:
     """Return x; operations on it round to the accumulation format under every arithmetic, as inside a fused kernel."""
     return x.made(IN_KERNEL, x.value, (x,)) if isinstance(x, Number) else x
-
-
-def exact(x: Array) -> Array:
-    """Return x without the errors made so far, for a form of which only the errors of its own matter."""
-    return cast(Any, x).exact() if isinstance(x, Number) else x
 
 
 def selected(x: Array, mask: Mask, other: float = 0.0) -> Array:

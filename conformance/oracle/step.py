@@ -108,12 +108,10 @@ class ProgramStep(Step):
     Attributes:
         fused: name in the tables of error bounds of the function that a kernel computes in place of the program, if there is one.
         followed: whether candidates that write the program as elementary operations are followed (`oracle.operations`).
-        shares_rows: whether later steps count what a row of the result shares apart (`Source.direction`).
     """
 
     fused: ClassVar[str] = ""
     followed: ClassVar[bool] = False
-    shares_rows: ClassVar[bool] = False
 
     @abstractmethod
     def program(self, *parents: Any) -> Any:
@@ -145,7 +143,7 @@ class ProgramStep(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the program's operations, and of the rounding to storage."""
-        own, others = self.trace.sources(arithmetic, apart=self.shares_rows)
+        own, others = self.trace.sources(arithmetic)
         own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), arithmetic.storage.floor_variance)
         return Roundings((Source(as_array(own), identity()), *others), self.trace.bound(arithmetic, self.fused))
 

@@ -67,10 +67,6 @@ class Traced(Number):
         assert isinstance(first, Traced)
         return Traced(first.value, _EITHER, (first,), wider, start, first.in_kernel) if wider else first
 
-    def exact(self) -> "Traced":
-        """Return the same elements without errors."""
-        return Traced(self.value, in_kernel=self.in_kernel)
-
     @property
     def is_row(self) -> bool:
         """Whether there is one number per row."""
@@ -287,21 +283,16 @@ class Trace:
         """Return the elementwise variance of the result's rounding errors."""
         return as_array(sum(self.effects[one.number].variance(v) for one, v in self._variances(arithmetic)))
 
-    def sources(self, arithmetic: Arithmetic, *, apart: bool) -> tuple[Array | float, tuple[Source, ...]]:
-        """Return the variance of the result's elementwise errors, and the other sources.
-
-        Args:
-            arithmetic: the arithmetic model.
-            apart: whether later steps are to count what a row shares apart (`Source.direction`).
-        """
+    def sources(self, arithmetic: Arithmetic) -> tuple[Array | float, tuple[Source, ...]]:
+        """Return the variance of the result's elementwise errors, and the other sources."""
         *others, (_, own) = self._variances(arithmetic)
-        return own, tuple(self._source(one, as_array(v), apart) for one, v in others)
+        return own, tuple(self._source(one, as_array(v)) for one, v in others)
 
-    def _source(self, one: Traced, variance: Array, apart: bool) -> Source:
+    def _source(self, one: Traced, variance: Array) -> Source:
         effect = self.effects[one.number]
         if effect.column is None:
             return Source(np.broadcast_to(variance, effect.shape), effect.map)
-        return Source(variance, shared_by_row(effect.column), effect.column if apart else None)
+        return Source(variance, shared_by_row(effect.column))
 
     def bound(self, arithmetic: Arithmetic, fused: str = "") -> Array | float:
         """Return the largest error of fixed sign; see `Traced.bound`."""

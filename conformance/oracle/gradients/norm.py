@@ -104,7 +104,7 @@ class NormGradient(_GradientOfNorm):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the terms, summed over the tokens, and those of the sum."""
-        own, others = self.trace.sources(arithmetic, apart=False)
+        own, others = self.trace.sources(arithmetic)
         tokens, rows = over_tokens(self._products.shape), self._products.reshape(-1, self._products.shape[-1])
         of_terms = (Source(s.variance, _after(s.to_result, tokens)) for s in others)
         return Roundings((Source(summation_variance(rows, arithmetic), identity()), Source(as_array(own), tokens), *of_terms))
