@@ -4,8 +4,8 @@ The path of one batch, from the command line to the report:
 
 1. `cli.main` parses the arguments, and `cli.run.run_all` lists the cases: candidate, golden, device, dtype and check.
 2. `cli.work` runs a case. The candidate is in a worker process (`isolation`), and stands in this one as a `RemoteCandidate`.
-3. `checks.run_check.run_check` calls the check's function; most are passes of `checks.check_values` with batches of their own,
-   the laws are searched by `checks.execute_law`.
+3. `checks.run_check.run_check` runs the check of a request; most judge passes with batches of their own (`checks.judgement`), and
+   the laws are searched (`checks.laws.law`).
 4. The worker prepares the candidate, calls its runner and returns one activation after the other; for a torch module, hooks
    capture them (`candidates`).
 5. `judge.judge.Judge` judges each activation as it arrives, on the candidate's own inputs to the step, by the equations and
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from conformance.candidates.recorded.recorded_trace import RecordedTrace
     from conformance.candidates.registry import Implementation, ModuleRunner, load_implementation
     from conformance.candidates.torch_implementation import TorchImplementation
-    from conformance.checks.attached_examples import example
     from conformance.checks.run_check import check
     from conformance.checks.trace import Trace, trace
     from conformance.errors import (
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from conformance.model.training import Training, decays
     from conformance.results.file import read_results
     from conformance.results.result import Result
-    from conformance.suite.parametrize import parametrize_with_checks
+    from conformance.suite.parametrize import example, parametrize_with_checks
 
 # Module of each public name. Names are imported on first access, so that the command line starts without importing torch.
 _PUBLIC = {
@@ -78,8 +77,7 @@ _PUBLIC = {
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.custom_golden": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed"),
-    "checks.attached_examples": ("example",),
-    "suite.parametrize": ("parametrize_with_checks",),
+    "suite.parametrize": ("example", "parametrize_with_checks"),
     "results.result": ("Result",),
     "results.file": ("read_results",),
     "checks.run_check": ("check",),

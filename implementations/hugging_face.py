@@ -1,16 +1,21 @@
 """Hugging Face's BERT, with eager attention, with scaled-dot-product attention, and compiled."""
 
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from conformance import (
     Architecture,
     Checkpoint,
     ModuleRunner,
+    PretrainingConventions,
+    PretrainingCorpus,
+    PretrainingData,
     Showing,
     Tap,
     TorchBatch,
@@ -21,7 +26,6 @@ from conformance import (
     captured_with_gradients,
 )
 
-from .hugging_face_data import pretraining_data
 from .hugging_face_losses import losses
 from .sentence_pooling import dense_layers, sentence_embedding
 from .transformers_versions import (
@@ -39,6 +43,32 @@ _SUMS = {
     "cls.loss": ("cls.predictions.loss", "cls.seq_relationship.loss"),
     "qa_outputs.loss": ("qa_outputs.start_loss", "qa_outputs.end_loss"),
 }
+
+
+BATCH_SIZE = 32
+
+
+def tokenized(corpus: PretrainingCorpus) -> tuple[Any, list[dict[str, list[int]]]]:
+    """Return the tokenizer for the corpus's vocabulary, and one row for each utterance."""
+    tokenizer = tokenizer_of(corpus.vocabulary)
+    texts = [text for conversation in corpus.conversations for text in conversation]
+    found = tokenizer(texts, truncation=True, max_length=corpus.length, return_special_tokens_mask=True)
+    return tokenizer, [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def _epoch_of(corpus: PretrainingCorpus, epoch: int) -> Iterator[dict[str, Tensor]]:
+    """Yield the shuffled batches of an epoch, as `Trainer.get_train_dataloader` makes them; each row is an utterance."""
+    from transformers import DataCollatorForLanguageModeling
+
+    tokenizer, rows = tokenized(corpus)
+    seed = zlib.crc32(repr((corpus.seed, epoch)).encode())
+    shuffle = torch.Generator().manual_seed(seed)
+    collator = DataCollatorForLanguageModeling(tokenizer)
+    collator.generator = torch.Generator().manual_seed(seed)  # the collator's argument `seed` is rejected in a worker process
+    yield from DataLoader(rows, BATCH_SIZE, shuffle=True, generator=shuffle, collate_fn=collator)  # type: ignore[arg-type]
+
+
+pretraining_data = PretrainingData(_epoch_of, PretrainingConventions(special_replacements=True, dynamic=True))
 
 
 class BertWithHeads(nn.ModuleDict):

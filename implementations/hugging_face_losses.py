@@ -41,10 +41,9 @@ def _labelled(logits: Tensor | None, batch: TorchBatch) -> tuple[Tensor | None, 
     """Return a classifier's logits with the labels of tokens, of multiple-choice questions, or of sequences."""
     if logits is not None and logits.ndim == 3:
         return logits, batch.token_labels
-    if logits is None or logits.shape[-1] > 1:
+    if logits is None or logits.shape[-1] > 1 or batch.choice_labels is None:
         return logits, batch.class_labels
-    labels = batch.choice_labels
-    return None if labels is None else logits.view(len(labels), -1), labels
+    return logits.view(len(batch.choice_labels), -1), batch.choice_labels
 
 
 def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:

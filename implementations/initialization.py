@@ -1,6 +1,10 @@
 """BERT's initialization for modules initialized by torch: matrices and tables N(0, std²), biases 0; norms need no change."""
 
+from collections.abc import Callable
+
 from torch import nn
+
+from conformance import Architecture
 
 
 def initialized(module: nn.Module, std: float) -> nn.Module:
@@ -11,3 +15,8 @@ def initialized(module: nn.Module, std: float) -> nn.Module:
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return module
+
+
+def untrained(build: Callable[[Architecture], nn.Module]) -> Callable[[Architecture], nn.Module]:
+    """Return the function that builds a module initialized as before training."""
+    return lambda a: initialized(build(a), a.initializer_range)

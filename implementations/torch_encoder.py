@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, fused
 
-from .initialization import initialized
+from .initialization import untrained
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # supported by the fast path
 
@@ -57,11 +57,6 @@ class BertOfTorch(nn.Module):
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
         hidden = self.embeddings(ids, types)  # (B, S, H)
         return self.encoder(hidden, src_key_padding_mask=mask == 0)
-
-
-def untrained(a: Architecture) -> nn.Module:
-    """Return the module initialized as before training; torch initializes all layers as copies of one (pytorch#86274)."""
-    return initialized(BertOfTorch(a, nested=False), a.initializer_range)
 
 
 def call(model: BertOfTorch, batch: TorchBatch) -> dict[str, Tensor]:
@@ -140,7 +135,7 @@ torch_encoder = TorchImplementation(
     parameters=PARAMETERS,
     activations=INSIDE,  # their hooks disable the fast path
     call=_call_alone,
-    untrained=untrained,
+    untrained=untrained(partial(BertOfTorch, nested=False)),  # torch makes all layers copies of one (pytorch#86274)
     unused=("bert.pooler.*", "cls.*", "classifier.*", "qa_outputs.*"),
     supported=supported,
     name="torch-encoder",

@@ -42,40 +42,41 @@ class Part:
 
 def lines(part: Part, formats: Sequence[str], jobs: int) -> Iterator[str]:
     """Yield the tables of a part, and what is not as it should be."""
-    yield from _of_correct(part, formats, jobs)
+    tasks = [(name, dtype) for dtype in formats for name, those in part.candidates.items() if dtype in those]
+    yield from alarm_lines(part.correct, formats, list(in_processes(partial(_alarms, part.judge), tasks, jobs)))
     if part.score:
         yield from _of_wrong(part, part.score, formats, jobs)
 
 
 @dataclass(frozen=True)
-class _Alarms:
-    """The numbers of judged tensors of a correct candidate, and of gradients among them, and the reasons of false alarms."""
+class Alarms:
+    """The numbers of judged tensors of a correct candidate, and of gradients among them, and its false alarms."""
 
     dtype: str
     tensors: int
     gradients: int
-    reasons: Sequence[str]
+    failed: Sequence[str]
 
 
-def _alarms(judge: Callable[[str, str], Sequence[Result]], task: Task) -> _Alarms:
+def _alarms(judge: Callable[[str, str], Sequence[Result]], task: Task) -> Alarms:
     results = judge(*task)
-    judged = [v.activation for result in results for v in result.verdicts if v.outcome in ("pass", "fail")]
-    reasons = [f"{', '.join(task)}: {result.reason or result.outcome}" for result in results if result.outcome != "pass"]
-    return _Alarms(task[1], len(judged), sum(map(is_gradient, judged)), reasons)
+    judged = [v for result in results for v in result.verdicts if v.outcome in ("pass", "fail")]
+    failed = [v.activation for v in judged if v.outcome == "fail"]
+    failed += [result.reason or result.outcome for result in results if result.outcome != "pass" and not result.failures]
+    return Alarms(task[1], len(judged), sum(is_gradient(v.activation) for v in judged), [f"{', '.join(task)}: {x}" for x in failed])
 
 
-def _of_correct(part: Part, formats: Sequence[str], jobs: int) -> Iterator[str]:
-    tasks = [(name, dtype) for dtype in formats for name, those in part.candidates.items() if dtype in those]
-    every = list(in_processes(partial(_alarms, part.judge), tasks, jobs))
-    yield f"{part.correct}:"
+def alarm_lines(correct: str, formats: Sequence[str], every: Sequence[Alarms]) -> Iterator[str]:
+    """Yield the table of correct candidates, and their false alarms."""
+    yield f"{correct}:"
     yield ""
     rows = []
     for dtype in formats:
         each = [alarms for alarms in every if alarms.dtype == dtype]
-        counts = (sum(a.tensors for a in each), sum(a.gradients for a in each), sum(len(a.reasons) for a in each))
+        counts = (sum(a.tensors for a in each), sum(a.gradients for a in each), sum(len(a.failed) for a in each))
         rows.append((dtype, len(each), *counts))
     yield from table(("format", "candidates", "tensors judged", "gradients among them", "false alarms"), rows)
-    yield from bullets(reason for alarms in every for reason in alarms.reasons)
+    yield from bullets(failure for alarms in every for failure in alarms.failed)
     yield ""
 
 

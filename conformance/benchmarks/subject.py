@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from conformance import golden_of
 from conformance.checks.backward_passes import backward_passes_of
+from conformance.checks.check import Request
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge import cache
-from conformance.judge.depth import Depth
+from conformance.judge import Depth, cache
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
@@ -22,7 +22,6 @@ from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights, rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
-from conformance.results.case import Case
 
 BATCH, LENGTH, LAYERS = 8, 128, 12
 
@@ -115,7 +114,7 @@ class Backward(Subject):
         runner = HuggingFace("eager").prepare(self._checkpoint, self._device, self._dtype)
         self._model = cast(Any, runner.module)
         golden = golden_of("base", self._checkpoint, {"one": batch})
-        (self._pass,) = backward_passes_of(runner, golden, Case("hf-eager", "base"))
+        (self._pass,) = backward_passes_of(runner, Request.of("hf-eager", golden))
         self.network = self._pass.network
 
     def plain(self) -> None:

@@ -8,7 +8,8 @@ are tried. Filters see a mistake that they are made for earlier; they are not co
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ import numpy as np
 
 from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.subject import Subject
-from conformance.judge.gate import judged_by_gate
 from conformance.judge.judge import tests_of
+from conformance.judge.local_error import judge_locally, screened_exactly
 from conformance.judge.observation import Observation
-from conformance.judge.screen import screened_exactly
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import sidak_share
@@ -47,9 +47,8 @@ def seen_from(observation: Observation, error: Array, *, gated: bool, bound: Arr
     def fails(by: float) -> bool:
         actual: Any = (observation.actual + by * error + bound).astype(np.float32)
         spoilt = Observation(observation.network, observation.name, actual, observation.captured)
-        exactly: Callable[[Observation], Any] = lambda part: screened_exactly(part, legal, alpha)  # noqa: E731
-        of_sample = judged_by_gate(spoilt, legal, alpha, exactly) if gated else ()
-        return not any(local.passes for local in of_sample or exactly(spoilt))
+        screen = partial(judge_locally, depth="screen") if gated else screened_exactly
+        return not any(local.passes for local in screen(spoilt, legal, alpha))
 
     return (*SIZES, math.inf)[bisect_left(SIZES, True, key=fails)]
 

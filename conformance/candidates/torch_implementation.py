@@ -74,7 +74,7 @@ class TorchImplementation:
         evaluation_only: whether the module is not judged in training mode: it is not meant to be trained and has no dropout, or its
             dropout rates are fixed.
         supported: returns the reason why an (architecture, device, dtype) is not supported, or None.
-        features: features supported beyond the BERT of the paper (`conformance.model.features.FEATURES`).
+        features: features supported beyond the BERT of the paper (`conformance.model.architecture.FEATURES`).
         name: name used in results.
         known_failures: TOML file of its known failures (`conformance.checks.known_failures`).
         tokenizer: makes its own tokenizer, if it has one (`conformance.checks.laws.tokenization`).

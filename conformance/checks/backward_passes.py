@@ -1,10 +1,4 @@
-"""Backward passes from each loss that a candidate computes or, if it computes none, from its logits or last hidden state.
-
-Forward and backward passes run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
-activations and the gradients that precede it in the backward pass: an error in the backward pass is an origin at the step where it
-occurs and at no other step. Where a forward step is wrong, gradients through it that differ from a BERT's are not judged. The
-gradient of a parameter is the sum over all its uses. A candidate names the parameters that it does not train in `frozen`.
-"""
+"""Backward passes from each loss that a candidate computes or, if it computes none, from its logits or last hidden state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +6,12 @@ from functools import partial
 from typing import Any
 
 from conformance.candidates.arrays import pairs
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Runner
+from conformance.checks.check import Request
 from conformance.checks.contract import ability
+from conformance.checks.judgement import Judgement
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable
-from conformance.goldens.golden import Golden
 from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -29,27 +24,39 @@ from conformance.results.termination import call_candidate
 _PADDING_ID = 0  # the id of [PAD] in BERT's vocabularies, hence the usual padding_idx
 
 
-def backward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return one forward and backward pass for each pair of a batch and a source (the output at which the backward pass starts).
+@Judgement.of(
+    "gradients",
+    proves="the gradient of every loss with respect to each activation and parameter is that of a correct backward pass",
+    catches="a detached statistic; a parameter that receives no gradient; padding that receives one",
+    remedy="Take the first origin: the step of that gradient computes it incorrectly from the gradients that arrive there.",
+)
+def gradients(request: Request) -> Sequence[Pass]:
+    """Backward passes start at each loss that a candidate computes or, without one, at its logits or last hidden state.
 
+    Forward and backward passes run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
+    activations and the gradients that precede it in the backward pass: an error in the backward pass is an origin at the step where
+    it occurs and at no other step. Where a forward step is wrong, gradients through it that differ from a BERT's are not judged.
+    The gradient of a parameter is the sum over all its uses. A candidate names the parameters that it does not train in `frozen`.
     Batches that attend to token 0 are omitted: the gradient at its embedding is zero with padding_idx and nonzero without.
+    """
+    return backward_passes_of(opened(request), request)
+
+
+def backward_passes_of(runner: Runner, request: Request) -> Sequence[Pass]:
+    """Return one pass of a prepared runner for each batch and source, the output where the backward pass starts.
 
     Raises:
         NotApplicable: if the runner has no backward pass, or every batch attends to token 0.
         CandidateError: if the candidate exposes no output.
         CandidateCrash: if the forward pass raises.
-        Unsupported: if the candidate does not support the case.
     """
-    return backward_passes_of(opened(candidate, golden, case), golden, case)
-
-
-def backward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return the passes of `backward_passes` for a runner that is already prepared; raise the same errors."""
     ability(runner, "gradients")
-    forward = [one for one in forward_passes_of(runner, golden, case, case.device) if not _attends_to_padding(one.network.batch)]
+    forward = forward_passes_of(runner, request, request.case.device)
+    forward = [one for one in forward if not _attends_to_padding(one.network.batch)]
     if not forward:
-        raise NotApplicable(f"every batch of {golden.name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
-    return [backward for one in forward for backward in _from_every_source(runner, one, case)]
+        name = request.golden.name
+        raise NotApplicable(f"every batch of {name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
+    return [backward for one in forward for backward in _from_every_source(runner, one, request.case)]
 
 
 def _attends_to_padding(batch: Batch) -> bool:

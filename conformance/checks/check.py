@@ -1,11 +1,19 @@
-"""A check, a request to run one, and its extent; imports are light because commands need them before any check runs."""
+"""A check, and a request to run one; imports are light because commands need them before any check runs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.case import Case
+
+if TYPE_CHECKING:
+    from conformance.candidates.registry import Implementation
+    from conformance.checks.known_failures import KnownFailure
+    from conformance.goldens.golden import Golden
+    from conformance.results.example import Example
+    from conformance.results.result import Result
 
 EXAMPLES = 20
 
@@ -33,57 +41,136 @@ class Plan:
 USUAL = Plan()
 
 
-if TYPE_CHECKING:
-    from conformance.goldens.golden import Golden
-    from conformance.results.example import Example
+@dataclass(frozen=True)
+class Request:
+    """What is to be run: one check of one candidate on one golden. The command line, pytest and Python make it; checks take it.
+
+    Attributes:
+        case: the key of the result.
+        implementation: the candidate as requested: its name, or an object.
+        network: the golden as requested: a name that `open_golden` accepts, or a golden.
+        runs: number of checks among which the false-alarm probability is shared.
+        plan: the extent of the search and of the judgement.
+        examples: examples to try before any is drawn.
+        require: patterns of activations that must be observed; used only by checks that judge all exposed activations.
+        known_failures: those of the run that apply to the case; None if the candidate's own do not apply either.
+        load: returns the candidate for a name or an object (`load_implementation` by default).
+    """
+
+    case: Case
+    implementation: Any
+    network: "str | Golden"
+    runs: int = 1
+    plan: Plan = USUAL
+    examples: "Sequence[Example]" = ()
+    require: Sequence[str] = ()
+    known_failures: "Sequence[KnownFailure] | None" = None
+    load: "Callable[[Any], Implementation] | None" = None
+
+    @classmethod
+    def of(
+        cls,
+        implementation: Any,
+        golden: "str | Golden" = "tiny",
+        device: str = "cpu",
+        dtype: str = "float32",
+        check: str = "values",
+        **further: Any,
+    ) -> Self:
+        """Return the request with the case of these names, and with further attributes."""
+        from conformance.candidates.registry import name_of
+
+        network = golden if isinstance(golden, str) else getattr(golden, "name", str(golden))
+        return cls(Case(name_of(implementation), network, str(device), str(dtype), check), implementation, golden, **further)
+
+    @cached_property
+    def candidate(self) -> "Implementation":
+        """The loaded candidate; raises what `load` raises."""
+        from conformance.candidates.registry import load_implementation
+        from conformance.results.candidate_time import waiting
+
+        with waiting():
+            return (self.load or load_implementation)(self.implementation)
+
+    @cached_property
+    def golden(self) -> "Golden":
+        """The opened golden; raises what `open_golden` raises."""
+        from conformance.errors import UsageError
+        from conformance.goldens.custom_golden import open_golden
+        from conformance.goldens.golden import Golden
+
+        found = open_golden(self.network) if isinstance(self.network, str) else self.network
+        if not isinstance(found, Golden):
+            raise UsageError(f"a golden is a name or what golden_of() makes, not {found!r}")
+        return found
+
+    def of_candidate(self, candidate: Any) -> Self:
+        """Return the request for another object as its candidate, such as a view of it."""
+        return replace(self, implementation=candidate, load=None)
+
+    def on(self, golden: "Golden") -> Self:
+        """Return the request for the same loaded candidate on another golden."""
+        return replace(self.of_candidate(self.candidate), network=golden)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check: its name, its description for users, and the code that runs it.
+    """A check: what it is for its users, and the function that does it, whose docstring describes the method.
 
     Attributes:
         name: the name used in test ids, results and known failures.
         proves: the property that a passing candidate has.
         catches: examples of mistakes that the check finds.
-        entry_point: `module:name` in this package of a `Law`, or of a function that takes a `CheckRequest`; imported when the check
-            runs.
+        remedy: the usual repair of a candidate that fails.
+        function: what the check does; each kind of check calls it in its own way.
         every_golden: whether the check runs on all goldens; if not, it runs on the small ones only.
         searches: whether batches are drawn at random; if not, they are those of the golden.
-        remedy: the usual repair of a candidate that fails.
-        inputs: a description of the inputs, if they are neither drawn batches nor those of the golden.
-        described_in: the module in this package whose docstring describes the method; if empty, the module of the entry point.
+        inputs: a description of the inputs.
     """
 
     name: str
     proves: str
     catches: str
-    entry_point: str
+    remedy: str
+    function: Callable[..., Any]
     every_golden: bool = False
-    searches: bool = False
-    remedy: str = ""
-    inputs: str = ""
-    described_in: str = ""
+    searches: ClassVar[bool] = False
+    inputs: ClassVar[str] = "the golden's own batches"
+
+    @classmethod
+    def of(cls, name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Self]:
+        """Return the decorator that makes a function a check of this kind, with these attributes."""
+        return lambda function: cls(name, function=function, **attributes)
+
+    def run(self, request: Request) -> "Result":
+        """Do the check and return its result; no exception is raised."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """A request to run one check on one candidate.
+@dataclass
+class Count:
+    """The number of things that a check has tried, such as training steps or rows; 0 until there is something to judge."""
 
-    Attributes:
-        case: the key of the result.
-        candidate: the implementation.
-        golden: the network and its batches.
-        runs: number of checks among which the false-alarm probability is shared.
-        plan: the extent of the search and of the judgement.
-        known: examples to try before any is drawn.
-        require: patterns of activations that must be observed; used only by checks that judge all exposed activations.
-    """
+    tried: int = 0
 
-    case: Case
-    candidate: Any
-    golden: "Golden"
-    runs: int = 1
-    plan: Plan = USUAL
-    known: "Sequence[Example]" = ()
-    require: Sequence[str] = ()
+
+class CountingCheck(Check):
+    """A check whose function sets the count of what it tries, and returns what is wrong, or an empty text."""
+
+    def run(self, request: Request) -> "Result":
+        """Call the function and return the result; no exception is raised."""
+        from conformance.results.result import Searched
+        from conformance.results.termination import Termination, run_guarded
+
+        count = Count()
+
+        def judged() -> Termination:
+            wrong = self.wrong(request, count)
+            return Termination("fail", wrong, 1) if wrong else Termination("pass")
+
+        termination = run_guarded(judged)
+        return termination.result(request.case, executed=count.tried > 0 and termination.is_judged, searched=Searched(count.tried))
+
+    def wrong(self, request: Request, count: Count) -> str:
+        """Return what is wrong, or an empty text."""
+        return str(self.function(request, count))

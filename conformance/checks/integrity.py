@@ -9,8 +9,7 @@ from conformance.candidates.registry import Isolated
 from conformance.checks.candidate_device import without_view
 from conformance.errors import CandidateError, FixtureError
 from conformance.goldens.golden import Golden, forget_checkpoints, stored_arrays
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.model.files import Stamp, stamps_of
 
 _ALTERED: WeakValueDictionary[int, Checkpoint] = WeakValueDictionary()  # by `id`

@@ -18,23 +18,40 @@ deterministic. All checks are deterministic except searches that draw different 
 attribute `known_failures`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import Implementation, load_implementation
-from conformance.checks.validate_patterns import missing
+from conformance.candidates.lookup import registered
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.errors import ConformanceError, UsageError
+from conformance.faults import BY_NAME
+from conformance.faults.fitted import FITTED
+from conformance.goldens.manifest import manifest
 from conformance.judge.evidence import Verdict
+from conformance.model.activations import parameter_shapes, table
+from conformance.model.architecture import Architecture
 from conformance.model.files import read_toml, reading
+from conformance.names import nearest
+from conformance.numerics.devices import USUAL, not_a_device
+from conformance.numerics.formats import FORMATS
 from conformance.results.case import Case
 from conformance.results.result import Result
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
-Load = Callable[[Any], Implementation]
+_LAYERS = 100  # layers of the table against which patterns are matched: covers all numbers of one or two digits
+# How to list all names, of those that are too many to report.
+_MANY = {
+    "device": "torch knows it nowhere",
+    "activation": "`bert-conformance trace golden:tiny` prints those that there are",
+    "fault": "`bert-conformance golden power` prints those that there are",
+}
 
 
 @dataclass(frozen=True)
@@ -129,34 +146,95 @@ def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, 
         raise UsageError("entries that name something unknown: " + "; ".join(rendered))
 
 
-def apply_known_failures(
-    result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load_implementation
-) -> Result:
-    """Return the result after applying these entries and those of the candidate's own file of known failures.
+@lru_cache(maxsize=64)
+def _existing(what: str) -> Sequence[str]:
+    """Return the names of a kind that exist regardless of the run."""
+    names: Mapping[str, Any] = {
+        "check": lambda: CHECKS,
+        "implementation": lambda: (r.name for r in registered()),
+        "golden": manifest,
+        "device": lambda: USUAL,
+        "dtype": lambda: FORMATS,
+        "activation": lambda: (name for a in _architectures() for name in table(a)),
+        "fault": lambda: (*BY_NAME, *(fault.name for fault in FITTED)),
+    }
+    return tuple(dict.fromkeys(names[what]()))
 
-    The outcome is `error` if the candidate's file cannot be read or names something that does not exist. `load` returns the
-    candidate for a name, and returns an object unchanged.
+
+def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
+    """Return a message with the nearest names if a pattern matches no existing name; None if it matches one.
+
+    `what` is `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which takes a name, not a pattern.
+    The names of this kind in the `run` count as existing.
+    """
+    names = [*run, *_existing(what)]
+    if pattern in names or (what != "fault" and any(fnmatchcase(name, pattern) for name in names)) or _is_elsewhere(what, pattern):
+        return None
+    return f"no {what} {pattern!r}; {nearest(pattern, () if what == 'activation' else dict.fromkeys(names), _MANY.get(what, ''))}"
+
+
+def _is_elsewhere(what: str, pattern: str) -> bool:
+    """Return whether a pattern may match a name that is not among the existing ones; nothing is imported."""
+    is_pattern = any(c in pattern for c in "*?[")
+    try:
+        match what:
+            case "implementation":  # `module:name` of a package found here, a file, or a pattern of these
+                package = pattern.partition(":")[0].partition(".")[0] if ":" in pattern else ""
+                named = package and (Path(package).is_dir() or Path(f"{package}.py").is_file() or find_spec(package))
+                return bool(named) or (is_pattern and any(c in pattern for c in ":./")) or Path(pattern).is_file()
+            case "golden":
+                return pattern.startswith("checkpoint:") or Path(pattern).exists()
+            case "device":  # of a type that torch has on any platform; a type with a wildcard may be any
+                kind = pattern.partition(":")[0]
+                return any(c in kind for c in "*?[") or not_a_device(kind) is None
+            case "activation":
+                return _is_of_training(pattern)
+    except (ValueError, ImportError, OSError):  # __main__ has no spec, and a name may be too long for a path
+        return pattern.startswith("__main__:")
+    return False
+
+
+def _architectures() -> tuple[Architecture, ...]:
+    """Return architectures with every part that only some have."""
+    normed = Architecture(2, 1, _LAYERS, 1, 1, 1, heads=("masked_lm", "next_sentence", "classification"))
+    return (
+        normed,
+        normed.with_(embedding_norm=False, heads=("plain_masked_lm", "plain_next_sentence")),
+        normed.with_(heads=("question_answering",), pooling="mean", normalize=True),
+        normed.with_(heads=("token_classification",), position_embedding_type="relative_key_query"),
+        normed.with_(heads=("multiple_choice",), is_decoder=True, add_cross_attention=True),
+    )
+
+
+def _is_of_training(pattern: str) -> bool:
+    """Return whether a pattern matches a gradient, or a tensor in a step of training, whatever the number of the step."""
+    first = re.sub(r"^step\.\d+\.", "step.1.", pattern)
+    names = (*_existing("activation"), *(name for a in _architectures() for name in parameter_shapes(a)))
+    return any(fnmatchcase(form.format(name), first) for name in names for form in ("{}.grad", "step.1.{}", "step.1.{}.grad"))
+
+
+def apply_known_failures(result: Result, request: Request) -> Result:
+    """Return the result after applying the request's known failures and those of the candidate's own file.
+
+    The outcome is `error` if the candidate's file cannot be read or names something that does not exist.
     """
     try:
-        own_entries = declared(implementation, load)
-        require_existing(own_entries, [result.case])
-        return expected(result, [*entries, *own_entries])
+        try:
+            own = declared(request.candidate)
+        except ConformanceError:  # it cannot be loaded, as its result says
+            own = []
+        require_existing(own, [result.case])
+        return expected(result, [*(request.known_failures or ()), *own])
     except UsageError as error:
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 
 
-def declared(implementation: str | Any, load: Load = load_implementation) -> list[KnownFailure]:
-    """Return the entries of the file to which a candidate's attribute `known_failures` points.
-
-    The list is empty if the candidate has no such attribute, or cannot be loaded, which is reported when it is run.
+def declared(candidate: Any) -> list[KnownFailure]:
+    """Return the entries of the file to which a candidate's attribute `known_failures` points, if it has one.
 
     Raises:
         UsageError: if the file cannot be read.
     """
-    try:
-        candidate = load(implementation)
-    except ConformanceError:
-        return []
     path = getattr(candidate, "known_failures", None)
     return [] if path is None else read(Path(path))
 

@@ -1,19 +1,18 @@
-"""A test of the mean and variance of the LayerNorm results of the embedding and of every residual.
-
-After LayerNorm, z = (y − β)/γ has mean 0 and variance v/(v + ε) over the features of a token, where v is the variance of the
-normalized input (Ba, Kiros and Hinton 2016, equation 4). A candidate's z may deviate by the effect of rounding on a mean, which is
-at most the mean of the elements' standard deviations (reached if all errors have the same sign) times the threshold for the number
-of tests.
-"""
+"""A test of the mean and variance of the LayerNorm results of the embedding and of every residual."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.candidates.arrays import Stream
+from conformance.checks.candidate_device import ViewedCandidate, functions_of
+from conformance.checks.check import Request
+from conformance.checks.judgement import Judgement
+from conformance.checks.passes import Pass, forward_passes
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.validate import accepted_array
+from conformance.judge.requirements import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
@@ -21,6 +20,24 @@ from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle import Network, Step
+
+
+@Judgement.of(
+    "moments",
+    proves="mean and variance after the LayerNorm of the embedding and of every residual agree with theory",
+    catches="a missing norm; a norm over the wrong axis",
+    remedy="Normalize each token over its features, with the checkpoint's layer_norm_eps.",
+)
+def moments(request: Request) -> Sequence[Pass]:
+    """After LayerNorm, z = (y − β)/γ has mean 0 and variance v/(v + ε) over the features of a token.
+
+    There v is the variance of the normalized input (Ba, Kiros and Hinton 2016, equation 4). A candidate's z may deviate by the
+    effect of rounding on a mean, which is at most the mean of the elements' standard deviations (reached if all errors have the
+    same sign) times the threshold for the number of tests.
+    """
+    functions = functions_of(request.candidate, request.case.device)
+    view = partial(watched, functions=functions, calls=request.runs * len(request.golden.batches))
+    return forward_passes(request.of_candidate(ViewedCandidate(request.candidate, view)))
 
 
 def watched(

@@ -1,19 +1,4 @@
-"""A judgement of training loops: each step of the optimizer is judged from its gradients and the parameters before it.
-
-The function passed as `TorchImplementation(train=…)` takes the module and a `conformance.Training` (settings with the names of
-transformers' `TrainingArguments`). It returns a function of a batch that performs one step: forward and backward pass, clipping,
-the optimizer's step and the schedule's step. The expected step clips by the global norm; applies AdamW (Loshchilov and Hutter 2019)
-or BERT's own Adam without bias correction; and uses transformers' linear or inverse-square-root schedule or BERT's own. The
-gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, a loss that is scaled wrongly
-when gradients are accumulated, and parameters that are not trained although the loss depends on them.
-
-A gradient is read after the last backward pass, and again before a call of `torch.nn.utils.clip_grad_norm_` or after
-`GradScaler.unscale_`. A loop that rescales its gradients in another way, or assigns them to `.grad`, must clip by calling
-`torch.nn.utils.clip_grad_norm_` under this name; otherwise its gradients are read before they are rescaled, or not at all.
-
-The dropout rates are set to 0, so that each step is repeatable. A loop that does not call `model.train()` computes the same values
-and passes; the module is passed to it in evaluation mode.
-"""
+"""The steps of a training loop, each judged from its gradients and the parameters before it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformance.candidates.arrays import Described, held_in
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Runner
+from conformance.checks.check import Request
 from conformance.checks.contract import ability, yielded
+from conformance.checks.judgement import Judgement
 from conformance.checks.passes import Pass, opened
 from conformance.checks.training_passes import RATES, HeldStream, random_numbers_from, read, values_of
 from conformance.errors import CandidateError, NotApplicable, Unsupported
@@ -59,31 +46,59 @@ _NO_GRADIENT = (
 _OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
-def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return passes of a few steps with each setting in `STEPPED` and of the first run's gradients; raise as `runs_of` does."""
-    found = list(runs_of(candidate, golden, case, STEPPED, STEPS))
-    label, (network, stream) = found[0]
-    return [*gradient_passes(label, network, stream, case), *(_pass(label, *run) for label, run in found)]
+@Judgement.of(
+    "optimizer-step",
+    proves="each step of the training loop updates the parameters as clipping, AdamW and the schedule require",
+    catches="epsilon inside the square root; weight decay on biases, or in the gradient; clipping per tensor",
+    remedy="Take the first origin and the mistake named there: a wrong setting, or a wrong term of Adam's equation.",
+)
+def optimizer_step(request: Request) -> Sequence[Pass]:
+    """Each step of the optimizer is judged from its gradients and the parameters before it.
+
+    The function passed as `TorchImplementation(train=…)` takes the module and a `conformance.Training` (settings with the names of
+    transformers' `TrainingArguments`). It returns a function of a batch that performs one step: forward and backward pass,
+    clipping, the optimizer's step and the schedule's step. The expected step clips by the global norm; applies AdamW (Loshchilov
+    and Hutter 2019) or BERT's own Adam without bias correction; and uses transformers' linear or inverse-square-root schedule or
+    BERT's own. The gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, a loss that
+    is scaled wrongly when gradients are accumulated, and parameters that are not trained although the loss depends on them.
+
+    A gradient is read after the last backward pass, and again before a call of `torch.nn.utils.clip_grad_norm_` or after
+    `GradScaler.unscale_`. A loop that rescales its gradients in another way, or assigns them to `.grad`, must clip by calling
+    `torch.nn.utils.clip_grad_norm_` under this name; otherwise its gradients are read before they are rescaled, or not at all.
+
+    The dropout rates are set to 0, so that each step is repeatable. A loop that does not call `model.train()` computes the same
+    values and passes; the module is passed to it in evaluation mode.
+    """
+    runs = list(runs_of(request, STEPPED, STEPS))
+    label, (network, stream) = runs[0]
+    return [*gradient_passes(label, network, stream, request.case), *(_pass(label, *run) for label, run in runs)]
 
 
-def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return a pass of a whole run per setting in `SCHEDULED` that judges the largest parameter; raise as `runs_of` does."""
-    found = []
-    for label, (network, stream) in runs_of(candidate, golden, case, SCHEDULED, WHOLE):
+@Judgement.of(
+    "schedule",
+    proves="the learning rate follows the schedule's formula in every step of a whole run",
+    catches="a warm-up that is off by one step; a schedule that is stepped once per epoch",
+    remedy="Step the schedule once after each step of the optimizer; `explain rate-other` lists the usual mistakes.",
+)
+def schedule(request: Request) -> Sequence[Pass]:
+    """A whole run with each schedule is judged like the steps of `optimizer-step`, by the largest parameter alone.
+
+    Like that check, it sets the dropout rates to 0 and does not notice a loop that does not call `model.train()`.
+    """
+    passes = []
+    for label, (network, stream) in runs_of(request, SCHEDULED, WHOLE):
         first = network.gradients[0]
         largest = max(first, key=lambda name: first[name].size)
         seen = [pair for pair in stream if is_gradient(pair[0]) or parameter_of(pair[0]) == largest]
-        found.append(_pass(label, replace(network, judged=(largest,)), seen))
-    return found
+        passes.append(_pass(label, replace(network, judged=(largest,)), seen))
+    return passes
 
 
 def _pass(label: str, network: TrainingRun, stream: HeldStream) -> Pass:
     return Pass(label, "", network, partial(iter, [pair for pair in stream if parameter_of(pair[0]) not in network.untrained]))
 
 
-def runs_of(
-    candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], steps: int
-) -> Iterator[tuple[str, tuple[TrainingRun, HeldStream]]]:
+def runs_of(request: Request, settings: Mapping[str, Training], steps: int) -> Iterator[tuple[str, tuple[TrainingRun, HeldStream]]]:
     """Yield the label and the run of each of the settings that the candidate supports.
 
     Raises:
@@ -91,16 +106,15 @@ def runs_of(
             format is float16, in which Adam's second moments underflow.
         Unsupported, CandidateFailure: as raised by `opened` and the steps.
     """
+    golden, case = request.golden, request.case
     if case.dtype == "float16":
         raise NotApplicable("in float16 the second moments of Adam underflow")
     if not any(name.endswith(".loss") for name in table(golden.checkpoint.architecture)):
         raise NotApplicable(f"{golden.name} has no head with a loss, from which a step could be computed")
-    yield from with_each(candidate, golden, case, settings, partial(_run, golden, case, steps))
+    yield from with_each(request, settings, partial(_run, golden, case, steps))
 
 
-def with_each(
-    candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], run: Callable[[Runner, Training], T]
-) -> Iterator[tuple[str, T]]:
+def with_each(request: Request, settings: Mapping[str, Training], run: Callable[[Runner, Training], T]) -> Iterator[tuple[str, T]]:
     """Yield the label of each of the settings and the value of `run` for it, each with a new runner and without dropout.
 
     Settings for which `run` raises `Unsupported` are omitted.
@@ -109,9 +123,9 @@ def with_each(
         NotApplicable: if all settings are omitted.
         Unsupported, CandidateFailure: as raised by `opened`.
     """
-    still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # with dropout, no loss is repeatable
+    still, refusals = request.on(with_config(request.golden, **dict.fromkeys(RATES, 0.0))), []  # dropout makes losses unrepeatable
     for label, training in settings.items():
-        runner = opened(candidate, still, case)
+        runner = opened(still)
         try:
             yield label, run(runner, training)
         except Unsupported as why:

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Runner
 from conformance.checks.candidate_device import inputs_device
+from conformance.checks.check import Request
 from conformance.checks.contract import prepared, require_support
-from conformance.goldens.golden import Golden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
 
@@ -48,30 +47,32 @@ class Pass:
     only_parameter_gradients: bool = False
 
 
-Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]
-"""Function of a candidate, a golden and a case that returns the passes to run; raises what `opened` raises."""
+Passes = Callable[[Request], Sequence[Pass]]
+"""Function of a request that returns the passes to run; raises what `opened` raises."""
 
 
-def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
+def opened(request: Request) -> Runner:
     """Return the candidate's runner for a golden's checkpoint.
 
     Raises:
         Unsupported: if the candidate does not support the case.
         CandidateFailure: if the candidate cannot be prepared.
     """
-    require_support(candidate, golden, case.device, case.dtype)
-    return prepared(candidate, golden.checkpoint, case.device, case.dtype)
+    case, golden = request.case, request.golden
+    require_support(request.candidate, golden, case.device, case.dtype)
+    return prepared(request.candidate, golden.checkpoint, case.device, case.dtype)
 
 
-def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
+def forward_passes(request: Request) -> Sequence[Pass]:
     """Return one forward pass per batch; raise what `opened` raises."""
-    return forward_passes_of(opened(candidate, golden, case), golden, case, inputs_device(candidate, case.device))
+    return forward_passes_of(opened(request), request, inputs_device(request.candidate, request.case.device))
 
 
-def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -> Sequence[Pass]:
+def forward_passes_of(runner: Runner, request: Request, device: str) -> Sequence[Pass]:
     """Return one forward pass per batch of a prepared runner, with the inputs on `device`."""
-    of = partial(_pass, runner, golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype), case.dtype, device)
-    return [of(name, batch) for name, batch in golden.batches.items()]
+    checkpoint, dtype = request.golden.checkpoint, request.case.dtype
+    of = partial(_pass, runner, checkpoint.architecture, rounded_weights(checkpoint, dtype), dtype, device)
+    return [of(name, batch) for name, batch in request.golden.batches.items()]
 
 
 def _pass(

@@ -1,12 +1,11 @@
 """Write a run to its folder: the results file, with a record of each check as it ends, and files that reproduce failures."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from conformance.checks.repro.artifacts import remove_artifacts, write_repro
+from conformance.checks.repro import remove_artifacts, write_repro
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -111,24 +110,23 @@ class Recording:
         """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
         return merged([RunRecords(self._header, tuple(self._records), None, str(self.path))])
 
-    def add(self, result: Result, golden: Golden | None = None, require: Sequence[str] = ()) -> None:
+    def add(self, result: Result, golden: Golden | None = None) -> None:
         """Write a result, and the files that reproduce it if it is a failure.
 
-        The golden is opened by its name unless it is given, as a custom one; `require` has the patterns of activations that had to
-        be observed.
+        The golden is opened by its name unless it is given, as a custom one.
         """
         self._records.append(records_of(result))
         for record in self._records[-1].activations:
             self._writer.write(record)
         self._writer.write(self._records[-1].check)
-        self._leave(result, golden, require)
+        self._leave(result, golden)
 
-    def _leave(self, result: Result, golden: Golden | None, require: Sequence[str]) -> None:
+    def _leave(self, result: Result, golden: Golden | None) -> None:
         """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
         folder, fails = self.path.parent / FAILURES, result.outcome in ("fail", "crash")
         try:
             if fails:
-                write_repro(result, golden or open_golden(result.case.golden), folder, require)
+                write_repro(result, golden or open_golden(result.case.golden), folder)
             else:
                 remove_artifacts(result.case, folder)
         except Exception as error:  # of any library that writes them

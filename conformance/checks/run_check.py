@@ -2,80 +2,56 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from conformance.checks.catalogue import named
-from conformance.checks.check import USUAL, Check, CheckRequest, Plan
-from conformance.judge.depth import Depth
-from conformance.results.case import Case
+from conformance.checks.check import USUAL, Plan, Request
+from conformance.judge import Depth
 
 if TYPE_CHECKING:
-    from conformance.candidates.registry import Implementation
     from conformance.goldens.golden import Golden
-    from conformance.results.example import Example
     from conformance.results.result import Result
 
 
-def run_check(
-    check: Check,
-    implementation: Any,
-    golden: "str | Golden",
-    device: str,
-    dtype: str,
-    runs: int = 1,
-    plan: Plan = USUAL,
-    known: "Sequence[Example]" = (),
-    require: Sequence[str] = (),
-    load: "Callable[[Any], Implementation] | None" = None,
-) -> "Result":
-    """Run one check and return its result; no exception is raised.
+def run_check(request: Request) -> "Result":
+    """Run the check of a request and return its result, with a script that shows a failure; no exception is raised."""
+    from conformance.checks.known_failures import apply_known_failures
 
-    Arguments are as in `check`, apart from `known`, examples to try first, and `load`, which returns the candidate for a name or an
-    object (`candidates.registry.load_implementation` by default).
-    """
-    from conformance.candidates import registry
-    from conformance.candidates.registry import name_of
+    result = _judged(request, with_script=True)
+    return result if request.known_failures is None else apply_known_failures(result, request)
+
+
+def _judged(request: Request, *, with_script: bool) -> "Result":
+    """Load the candidate, open the golden, run the check and return its result; no exception is raised."""
     from conformance.candidates.torch_state import restored
-    from conformance.checks.repro.artifacts import with_repro
-    from conformance.goldens.custom_golden import fits, open_golden
+    from conformance.checks.catalogue import named
+    from conformance.checks.repro import with_repro
     from conformance.results.candidate_time import timed
     from conformance.results.termination import Termination, run_guarded
 
-    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
-
-    def opened() -> "tuple[Implementation, Golden]":
-        return (load or registry.load_implementation)(implementation), open_golden(golden) if isinstance(golden, str) else golden
-
-    start = time.perf_counter()
-    found = run_guarded(opened)
-    if isinstance(found, Termination):
-        return found.result(case, seconds=time.perf_counter() - start)
-    candidate, subject = found
-    if not check.searches:
-        kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
-        subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
-    request, execute = CheckRequest(case, candidate, subject, runs, plan, known, require), _function(check)
+    start, check = time.perf_counter(), named(request.case.check)
+    opened = run_guarded(lambda: _opened(request, is_on_golden=not check.searches))
+    if isinstance(opened, Termination):
+        return opened.result(request.case, seconds=time.perf_counter() - start)
     with restored():
-        result = timed(lambda: execute(request))
-    result = replace(result, case=case, runs=runs, examples=plan.examples or plan.shared)
-    return with_repro(result, subject, candidate, implementation)
+        result = timed(lambda: check.run(opened))
+    result = replace(result, case=request.case, runs=request.runs, examples=request.plan.examples or request.plan.shared)
+    return with_repro(result, opened) if with_script else result
 
 
-def entry_point(check: Check) -> Any:
-    """Return the object that performs a check: a function of a request, or a law."""
-    module, _, name = check.entry_point.partition(":")
-    return getattr(import_module(f"conformance.{module}"), name)
+def _opened(request: Request, *, is_on_golden: bool) -> Request:
+    """Load the candidate and open the golden; return the request, with its examples among the batches of the golden on which it is.
 
+    Raises what these raise.
+    """
+    from conformance.goldens.custom_golden import fits
 
-def _function(check: Check) -> "Callable[[CheckRequest], Result]":
-    from conformance.checks.execute_law import execute
-
-    found = entry_point(check)
-    return found if callable(found) else partial(execute, found)
+    assert request.candidate is not None
+    golden = request.golden
+    fitting = (e.batch for e in request.examples if fits(e.batch, golden.checkpoint.architecture)) if is_on_golden else ()
+    own = {f"example-{i}": batch for i, batch in enumerate(fitting, 1)}
+    return replace(request, network=replace(golden, batches={**own, **golden.batches})) if own else request
 
 
 def check(
@@ -101,7 +77,7 @@ def check(
         golden: the name of a golden, the folder of a generated golden, or a custom golden (see `golden_of`).
         device: a torch device string, passed to the candidate.
         dtype: the name of a floating-point format, passed to the candidate.
-        check: the name of a check, as listed by `bert-conformance list` and in the README.
+        check: the name of a check, as listed by `bert-conformance explain` and in the README.
         require: shell-style patterns of activations that must be observed.
         runs: number of such calls among which the run's false-alarm probability is shared.
         depth: `full`, or `screen` to judge only the RMS and the largest error of each step, without naming mistakes.
@@ -117,19 +93,16 @@ def check(
         >>> check("hf-eager", "tiny", check="padding-length").outcome
         'pass'
     """
-    from conformance.candidates.registry import is_instrumented, load_implementation
-    from conformance.checks.check_values import check_values
-    from conformance.results.candidate_time import timed
+    from conformance.candidates.registry import is_instrumented
+    from conformance.checks.catalogue import named
 
-    opened = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
-
-    def run(name: str) -> "Result":
-        return run_check(named(name), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)
-
+    network = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
+    asked = {"runs": runs, "plan": replace(plan, depth=depth), "require": require}
+    request = Request.of(implementation, network, device, dtype, named(check).name, **asked)
     if check != "values":
-        return run(check)
-    found = timed(lambda: check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth))
-    if not found.conforms or not is_instrumented(load_implementation(implementation)):
-        return found
-    outputs = run("outputs")
-    return found if outputs.conforms else outputs
+        return run_check(request)
+    result = _judged(request, with_script=False)  # the verdicts show what fails
+    if not result.conforms or not is_instrumented(request.candidate):
+        return result
+    outputs = run_check(Request.of(implementation, network, device, dtype, "outputs", **asked))
+    return result if outputs.conforms else outputs

@@ -17,7 +17,7 @@ from conformance.candidates.source_imports import source_digest
 from conformance.checks.check import Plan
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
 from conformance.numerics.thresholds import FALSE_ALARM

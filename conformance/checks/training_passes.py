@@ -1,14 +1,4 @@
-"""A judgement in training mode: dropout masks are read from the results of the dropouts, and all else is judged under these masks.
-
-Each element must have been dropped independently at the rate of its dropout; exact binomial tests examine every axis, different
-layers and different calls. A dropout that is not exposed must have an effect, and is switched off for the rest of the check. Under
-the masks read, every other activation and gradient is judged with the same tolerances as in evaluation mode.
-
-The requested rates differ from each other, so that a confusion of two rates is visible, and none is 1/2, where 1/p = 1/(1 − p). If
-a candidate does not expose every dropout of a rate, that rate is set to 0 in the judgement, since a mask that is not exposed cannot
-be taken into account. Whether such a dropout acts is decided by an activation that follows it, which must differ from its value
-without dropout.
-"""
+"""Passes in training mode, with dropout masks that are read from the results, and the parameters with which training starts."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,21 +9,26 @@ from typing import Any
 import numpy as np
 
 from conformance.candidates.arrays import Described, described, pairs
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Runner
 from conformance.checks.backward_passes import backward_passes_of
-from conformance.checks.contract import ability, guarded
+from conformance.checks.check import Request
+from conformance.checks.contract import ability, guarded, yielded
+from conformance.checks.judgement import Judgement
 from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable, Unsupported
-from conformance.goldens.golden import Golden, with_config
+from conformance.goldens.golden import with_config
 from conformance.judge.dropout_masks import Draw, requested, wrong_draws
+from conformance.judge.initial_draws import wrong_initially
 from conformance.judge.judge import Judge
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.segment import between
-from conformance.model.activations import OPTIONAL, dropouts, setting_of
+from conformance.model.activations import OPTIONAL, dropouts, parameter_shapes, setting_of
 from conformance.model.gradients import grad
-from conformance.numerics.formats import Array, Mask
+from conformance.model.training import at
+from conformance.numerics.formats import Array, Mask, format_named
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
+from conformance.oracle.training_run import Initialization
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
@@ -48,32 +43,42 @@ RATES: Mapping[str, float] = {
 HeldStream = list[tuple[Any, Any]]  # the pairs of a stream, all held in memory
 
 
-def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Return the passes in training mode: for each batch a backward pass from every source, or a forward pass if there is none.
+@Judgement.of(
+    "training-mode",
+    proves="dropout acts at the right places, at its rates, on each element independently; all else is correct under its masks",
+    catches="dropout after the norm, or none on the probabilities; a rate other than the config's; masks that repeat",
+    remedy="Take the first origin: a dropout is missing there, is superfluous, or does not follow the config.",
+)
+def training_mode(request: Request) -> Sequence[Pass]:
+    """Dropout masks are read from the results of the dropouts, and all else is judged under these masks.
 
-    Raises:
-        NotApplicable: if the runner has no training mode, or does not expose all dropouts of any rate.
-        CandidateError: if a dropout of BERT has no effect.
-        Unsupported, CandidateFailure: as raised by `opened` and the calls.
+    Each element must have been dropped independently at the rate of its dropout; exact binomial tests examine every axis, different
+    layers and different calls. A dropout that is not exposed must have an effect, and is switched off for the rest of the check.
+    Under the masks read, every other activation and gradient is judged with the same tolerances as in evaluation mode.
+
+    The requested rates differ from each other, so that a confusion of two rates is visible, and none is 1/2, where 1/p = 1/(1 − p).
+    If a candidate does not expose every dropout of a rate, that rate is set to 0 in the judgement, since a mask that is not exposed
+    cannot be taken into account. Whether such a dropout acts is decided by an activation that follows it, which must differ from
+    its value without dropout.
     """
-    shown = _shown(candidate, with_config(golden, **RATES), case)
+    shown = _shown(request.on(with_config(request.golden, **RATES)))
     rates = {setting: rate if setting in shown else 0.0 for setting, rate in RATES.items()}
     if not any(rates.values()):
         raise NotApplicable("it does not expose all dropouts of any rate: embeddings.dropout and those of the layers")
-    dropping = with_config(golden, **rates)
-    runner = opened(candidate, dropping, case)
-    return [one for batch in _by_batch(_passes(runner, dropping, case)) for one in _in_training(runner, batch)]
+    dropping = request.on(with_config(request.golden, **rates))
+    runner = opened(dropping)
+    return [one for batch in _by_batch(_passes(runner, dropping)) for one in _in_training(runner, batch)]
 
 
-def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
+def _shown(request: Request) -> set[str]:
     """Return the rates whose dropouts are all exposed; raise `CandidateError` if an unexposed dropout has no effect."""
-    runner = opened(candidate, golden, case)
-    one = forward_passes_of(runner, golden, case, case.device)[0]
+    runner = opened(request)
+    one = forward_passes_of(runner, request, request.case.device)[0]
     stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
-    every = dropouts(golden.checkpoint.architecture)
+    every = dropouts(request.golden.checkpoint.architecture)
     unexposed = [name for name in every if name not in dict(stream)]
     usual = [name for name in unexposed if setting_of(name) not in OPTIONAL]
-    _require_dropping(_with_masks(one, stream, drawn(one.network, dict(stream))), usual, case)
+    _require_dropping(_with_masks(one, stream, drawn(one.network, dict(stream))), usual, request.case)
     return {setting_of(name) for name in every} - {setting_of(name) for name in unexposed}
 
 
@@ -95,12 +100,12 @@ def _require_dropping(one: Pass, unexposed: Collection[str], case: Case) -> None
                 )
 
 
-def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
+def _passes(runner: Runner, request: Request) -> Sequence[Pass]:
     """Return the backward passes or, if these are not applicable, the forward passes."""
     try:
-        return backward_passes_of(runner, golden, case)
+        return backward_passes_of(runner, request)
     except NotApplicable:
-        return forward_passes_of(runner, golden, case, case.device)
+        return forward_passes_of(runner, request, request.case.device)
 
 
 def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
@@ -214,3 +219,37 @@ def values_of(value: Any, shape: tuple[int, ...]) -> Array | None:
     if not isinstance(value, Described) or value.shape != shape:
         return None
     return np.asarray(value.read(), np.float64)
+
+
+# The requested initializer_range. BERT's usual value, 0.02, would not reveal a hard-coded range, and hardly torch's default:
+# U(± 1/√768) of base width has a standard deviation of 1/√(3 · 768) = 0.0208.
+RANGE = 0.05
+
+
+@Judgement.of(
+    "initialization",
+    proves="training starts from BERT's parameters: biases 0, LayerNorm weights 1, the rest drawn from N(0, initializer_range²)",
+    catches="a framework's default initialization; layers that start as copies of each other; a range other than the config's",
+    remedy="Draw each matrix and table anew with the initializer_range; set biases to 0, LayerNorm weights to 1.",
+)
+def initialization(request: Request) -> Sequence[Pass]:
+    """The config's `initializer_range` is set to an unusual value. Biases must be 0 and LayerNorm weights 1.
+
+    All other parameters must be drawn from N(0, initializer_range²), truncated or not; exact tests examine their moments, largest
+    element and distribution, and the independence within and between parameters (`conformance.judge.initial_draws`).
+    """
+    asked = request.on(with_config(request.golden, initializer_range=RANGE))
+    initial = ability(opened(asked), "initial")
+    with random_numbers_from(0):
+        stream = [(f"{at(0, '')}{name}" if isinstance(name, str) else name, read(value)) for name, value in yielded(initial)]
+    architecture = asked.golden.checkpoint.architecture
+    arrays = {name: value for name, value in stream if isinstance(name, str)}
+    network = Initialization(architecture, {}, next(iter(asked.golden.batches.values())))
+    values = {name: values_of(arrays.get(at(0, name)), shape) for name, shape in parameter_shapes(architecture).items()}
+    found = {name: x for name, x in values.items() if x is not None and np.isfinite(x).all()}
+
+    def wrong(alpha: float) -> dict[str, str]:
+        sentences = wrong_initially(found, architecture, format_named(request.case.dtype), alpha)
+        return {at(0, name): sentence for name, sentence in sentences.items()}
+
+    return [Pass("initial", "", network, partial(iter, stream), reasons_by_activation=wrong)]

@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
         may_need_it = not names or any(may_import(name, "transformers") for name in names)
-        started_context(*(["conformance.checks.laws.law"] if arguments.check else []), transformers=may_need_it)
+        started_context(*(["conformance.checks.catalogue"] if arguments.check else []), transformers=may_need_it)
     from conformance.cli.run import run_all
 
     if arguments.no_cache:
@@ -203,7 +203,7 @@ def report(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """Run `replay`; return the exit code of the repeated checks."""
-    started_context("conformance.checks.execute_law")
+    started_context("conformance.checks.catalogue")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
     from conformance.cli.work import in_a_worker

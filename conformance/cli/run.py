@@ -10,7 +10,7 @@ from typing import Self
 
 from conformance.checks.known_failures import matched
 from conformance.checks.recording import FAILURES, Recording
-from conformance.checks.repro.artifacts import remove_earlier_artifacts
+from conformance.checks.repro import remove_earlier_artifacts
 from conformance.checks.run_header import header_of
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
 from conformance.cli.output import show_results, write
@@ -58,7 +58,7 @@ def _run(options: RunOptions, workers: "_Workers", out: Path, how: str, *, resum
             for case, result_of in cases_of_workers:
                 with shown.case(case):
                     result = result_of(case)
-                    recording.add(result, options.goldens[case.golden], options.require)
+                    recording.add(result, options.goldens[case.golden])
                 shown.ended(result.outcome, result.seconds)
                 raise_lost_interrupt()
     except (KeyboardInterrupt, ResultsFileError) as why:
@@ -118,7 +118,7 @@ def reported(results: Results, out: Path, how: str, require_unchanged: Callable[
         except OutputError as error:
             lost.append(error)
     show_results(results, how)
-    if how == "pretty":
+    if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:
         print(f"bert-conformance: {loss}", file=sys.stderr)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from conformance.candidates.lookup import is_object, registered, require_known
-from conformance.checks.catalogue import CHECKS, PUBLISHED, named
+from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check, Plan
 from conformance.checks.known_failures import KnownFailure
-from conformance.checks.published import published_of
 from conformance.checks.run_header import short_digest
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
@@ -97,13 +96,11 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
         return (alone or is_object(name)) and is_instrumented(name)
 
     instrumented = _holding(names, is_judged_twice)
-    published = {name for name, own in options.goldens.items() if own and published_of(own)}
     found = []
     for name in names:
         for golden, own in options.goldens.items():
             asked = [c.name for c in checks if options.chosen or own or c.every_golden or golden in DEFAULT_GOLDENS]
             asked += ["outputs"] if alone and name in instrumented and "values" in asked else []
-            asked += [PUBLISHED] if golden in published else []
             found += [Case(name, golden, options.device, dtype, check) for dtype in options.dtypes for check in asked]
     return list(dict.fromkeys(found))
 

@@ -16,15 +16,14 @@ from conformance.cli.output import TRACE, formats_of, show_document, text_of, wr
 from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
 from conformance.goldens.golden import Golden
-from conformance.goldens.minilm import RECIPE
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.report.output_formats import DOCUMENT_FORMATS
-from conformance.report.trace.trace_document import document, rows
-from conformance.report.trace.trace_view import trace_view
+from conformance.report.trace_report import document, rows
+from conformance.report.trace_view import trace_view
 
-USUAL, TOKENIZED = "tiny", RECIPE.name  # the default goldens: without texts, and with texts
+USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and with texts
 
 
 def run(arguments: Namespace) -> int:

@@ -1,15 +1,13 @@
 """Computation of the results of cases: the candidate runs in a worker or in this process, and is judged in this process."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from conformance.candidates import registry
 from conformance.candidates.recorded.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
-from conformance.checks.catalogue import CHECKS, PUBLISHED
-from conformance.checks.known_failures import apply_known_failures
-from conformance.checks.published import check_published, published_of
-from conformance.checks.replay import Failure, run_again
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.cli.run_options import RunOptions
 from conformance.errors import CandidateNameError, ConformanceError
@@ -31,21 +29,11 @@ def results_in(worker: WorkerProcess | None, options: RunOptions, runs: int) -> 
     def result_of(case: Case) -> Result:
         if worker:
             worker.renew()
-        known = [entry for entry in options.known if entry.matches(case)]
-        return apply_known_failures(_result(case, options, runs, load), case.implementation, known, load)
+        declared = [entry for entry in options.known if entry.matches(case)]
+        golden, asked = options.goldens[case.golden] or case.golden, (runs, options.plan)
+        return run_check(Request(case, case.implementation, golden, *asked, (), options.require, declared, load))
 
     return result_of
-
-
-def _result(case: Case, options: RunOptions, runs: int, load: Callable[[str], Implementation]) -> Result:
-    own = options.goldens[case.golden]
-    published = published_of(own) if own else None
-    if case.check == PUBLISHED and own and published:
-        return check_published(case.implementation, own, published, case.device, case.dtype, runs, load)
-    golden, check = own or case.golden, CHECKS[case.check]
-    return run_check(
-        check, case.implementation, golden, case.device, case.dtype, runs, options.plan, require=options.require, load=load
-    )
 
 
 def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
@@ -53,10 +41,10 @@ def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
     return cache(lambda name: trace_of(name) or RemoteCandidate(worker, name))
 
 
-def in_a_worker(failure: Failure) -> Result:
-    """Run a failure again with the candidate in a worker, and return the result."""
+def in_a_worker(request: Request) -> Result:
+    """Run a request with the candidate in a worker, and return the result."""
     with WorkerProcess(CandidateWork) as worker:
-        return run_again(failure, loading_in(worker))
+        return run_check(replace(request, load=loading_in(worker)))
 
 
 def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:

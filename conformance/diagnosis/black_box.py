@@ -1,59 +1,53 @@
 """A black box: the network, the candidate poolings of its hidden state, and a last step for the numbers that were printed.
 
-The last step gathers every known number into one vector for each pooling: (P, N). Its own rounding is that of printing. Sigma, the
-noise's projections and the effects of faults are therefore computed as for any other segment of the network.
+The last step gathers every printed number into one vector for each pooling: (P, N). Its own rounding is that of printing. Sigma,
+the noise's projections and the effects of faults are therefore computed as for any other segment of the network.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.pooling import LEADING, Pooling, step_of
-from conformance.diagnosis.printed import KnownNumbers
+from conformance.diagnosis.pooling import EMBEDDING, EQUATIONS, LEADING, PREFIX, Pooling
 from conformance.judge.judged_elements import judged_elements
-from conformance.judge.segment import Segment
+from conformance.judge.search.placements import EVERYWHERE, FaultPlacement, placements
+from conformance.judge.segment import Segment, between
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids
+from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.embeddings import Exact
 from conformance.oracle.linear_maps import LinearMap, Roundings
-from conformance.oracle.pooling import Unit
 from conformance.oracle.step import Site, elementwise_roundings
 
-EMBEDDING, PRINTED = "embedding", "printed"
+PRINTED = "printed"
 
 
 @dataclass(frozen=True)
-class Output:
-    """An output of a black box.
+class PrintedNumbers:
+    """The printed or stored numbers of an output, in an array of the output's shape.
 
     Attributes:
-        name: name of an activation, or `embedding` if the pooling is not known.
-        known: the numbers that are known of it.
+        values: the numbers; NaN where nothing was printed.
+        units: unit of each number's last digit, or last place in its stored format, or √(a² + b²) of both; 0 for exact numbers.
+        stored: name of the format of stored numbers, if it is narrower than that of the computation; else empty.
     """
 
-    name: str
-    known: KnownNumbers
+    values: Array
+    units: Array
+    stored: str = ""
+
+    def of_rows(self, rows: Ids) -> "PrintedNumbers":
+        """Return the numbers of these rows of the batch; all of them for an output without rows."""
+        return replace(self, values=self.values[rows], units=self.units[rows]) if self.values.ndim else self
 
 
-class Leading(Exact):
-    """The first features of each row, as many as the activation has: a shortened embedding."""
-
-    @cached_property
-    def value(self) -> Array:
-        """The features that are kept."""
-        return self.parents[0][:, : self.site.activation.width]
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return the map that keeps the first features, whose adjoint adds zeros for the others."""
-        shape, width = self.parents[0].shape, self.site.activation.width
-        pads = ((0, 0), (0, shape[1] - width))
-        return (LinearMap(lambda v: np.broadcast_to(v, shape)[:, :width], lambda w: np.pad(w, pads)),)
+Outputs = Mapping[str, PrintedNumbers]  # by the name of the activation, or `embedding` where the pooling may be any
 
 
 @dataclass(frozen=True)
@@ -63,14 +57,12 @@ class Part:
     Attributes:
         parent: name of the parent.
         flat: flat indices of the elements in the parent.
-        pooling_slice: the poolings (rows of the last step's value) that contain them.
-        columns: the columns of the last step's value that contain them.
+        place: the poolings (rows of the last step's value) and the columns that hold them.
     """
 
     parent: str
     flat: Ids
-    pooling_slice: slice
-    columns: slice
+    place: tuple[slice, slice]
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class Reading:
         parts: the parents' elements that are gathered.
         actual, units: (N,) the printed numbers, and the units of their last digits or places.
         rows: (N,) the batch row of each number, −1 if it belongs to none.
-        pooling_count: P, the number of poolings; 1 if no output is pooled.
+        shape: (P, N), with one pooling if no output is pooled.
         names: the outputs, each with its number of elements.
     """
 
@@ -89,7 +81,7 @@ class Reading:
     actual: Array
     units: Array
     rows: Ids
-    pooling_count: int
+    shape: tuple[int, int]
     names: tuple[tuple[str, int], ...]
 
 
@@ -107,10 +99,10 @@ class Printed(Step):
 
     @cached_property
     def value(self) -> Array:
-        """All known numbers, (P, N)."""
-        out = np.empty((self.reading.pooling_count, len(self.reading.actual)))
+        """All printed numbers as the network computes them, (P, N)."""
+        out = np.empty(self.reading.shape)
         for part, parent in zip(self.reading.parts, self.parents, strict=True):
-            out[part.pooling_slice, part.columns] = parent.reshape(-1)[part.flat]
+            out[part.place] = parent.reshape(-1)[part.flat]
         return out
 
     def jacobians(self) -> tuple[LinearMap, ...]:
@@ -118,16 +110,14 @@ class Printed(Step):
         return tuple(self._map(part, parent.shape) for part, parent in zip(self.reading.parts, self.parents, strict=True))
 
     def _map(self, part: Part, shape: tuple[int, ...]) -> LinearMap:
-        pooling_count, columns = self.reading.pooling_count, len(self.reading.actual)
-
         def variance(v: Array) -> Array:
-            out = np.zeros((pooling_count, columns))
-            out[part.pooling_slice, part.columns] = np.broadcast_to(v, shape).reshape(-1)[part.flat]
+            out = np.zeros(self.reading.shape)
+            out[part.place] = np.broadcast_to(v, shape).reshape(-1)[part.flat]
             return out
 
         def adjoint(w: Array) -> Array:
             out = np.zeros(int(np.prod(shape, dtype=int)))
-            out[part.flat] = w[part.pooling_slice, part.columns].sum(0)
+            out[part.flat] = w[part.place].sum(0)
             return out.reshape(shape)
 
         return LinearMap(variance, adjoint)
@@ -135,7 +125,7 @@ class Printed(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the roundings of printing: unit²/12, uniform on ± half a unit, but at least the storage format's rounding."""
         printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.actual))
-        return elementwise_roundings(np.broadcast_to(printing, self.value.shape))
+        return elementwise_roundings(np.broadcast_to(printing, self.reading.shape))
 
 
 @dataclass(frozen=True)
@@ -144,91 +134,82 @@ class BlackBox(Network):
 
     Attributes:
         outputs: the outputs.
-        poolings: the poolings.
-        leaves: known activations from which the network is computed; empty if it starts from the token ids.
+        poolings: the poolings; those that are cut last stand at the end.
+        is_declared: whether the first pooling alone is correct; otherwise all are but those that are cut last.
+        leaves: captured activations from which the network is computed; empty if it starts from the token ids.
     """
 
-    outputs: tuple[Output, ...]
-    poolings: tuple[Pooling, ...]
+    outputs: Outputs
+    poolings: tuple[Pooling, ...] = ()
+    is_declared: bool = field(default=False, kw_only=True)
     leaves: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
-
-    @cached_property
-    def hidden(self) -> str:
-        """The name of the last hidden state."""
-        return last_hidden(self.architecture)
 
     @cached_property
     def table(self) -> dict[str, Activation]:
         """The network's table, with the poolings and the last step added."""
-        rows = dict(super().table)
-        width = self.architecture.hidden_size
-        for base in dict.fromkeys(p.base for p in self.poolings):
-            parent = "pooler.activation" if base == "pooler" else self.hidden
-            rows[f"{EMBEDDING}.{base}"] = Activation(f"{EMBEDDING}.{base}", base, (parent,), SENTENCE, width, "")
-        for p in self.poolings:
-            parent, whole = f"{EMBEDDING}.{p.base}", width
-            for name, kind in zip(self.names_after(p), p.steps(self.features), strict=True):
+        rows, width = dict(super().table), self.architecture.hidden_size
+        for pooling in self.poolings:
+            parent = "pooler.activation" if pooling.base == "pooler" else last_hidden(self.architecture)
+            whole = width
+            for name, kind in pooling.steps(self.features):
                 whole = self.features if kind == LEADING and self.features else whole
-                equation = "x / |x|" if kind == "unit" else "the first features of x"
-                rows[name] = Activation(name, kind, (parent,), SENTENCE, whole, equation)
+                rows.setdefault(name, Activation(name, kind, (parent,), SENTENCE, whole, kind))
                 parent = name
-        pooled = [self.embedding_of(p) for p in self.poolings]
-        named = [o.name for o in self.outputs if o.name != EMBEDDING]
-        has_embedding = any(o.name == EMBEDDING for o in self.outputs)
-        rows[PRINTED] = Activation(PRINTED, "printed", (*named, *(pooled if has_embedding else ())), (), 0, "the numbers printed")
+        named = [name for name in self.outputs if name != EMBEDDING]
+        pooled = [pooling.name_of_result(self.features) for pooling in self.poolings if EMBEDDING in self.outputs]
+        rows[PRINTED] = Activation(PRINTED, "printed", (*named, *pooled), (), 0, "the numbers printed")
         return rows
 
     @cached_property
     def features(self) -> int | None:
         """The number of features of shortened embeddings; None if they are whole."""
-        widths = [o.known.values.shape[-1] for o in self.outputs if o.name == EMBEDDING]
-        return widths[0] if widths and widths[0] < self.architecture.hidden_size else None
+        width = self.outputs[EMBEDDING].values.shape[-1] if EMBEDDING in self.outputs else self.architecture.hidden_size
+        return width if width < self.architecture.hidden_size else None
 
-    def embedding_of(self, pooling: Pooling) -> str:
-        """Return the name of the activation that is the embedding under a pooling."""
-        return (f"{EMBEDDING}.{pooling.base}", *self.names_after(pooling))[-1]
+    @property
+    def right_poolings(self) -> range:
+        """The indices of the poolings that a correct system may have."""
+        last = sum(pooling.is_cut_last for pooling in self.poolings)  # that is a mistake, unless it is declared
+        return range(1 if self.is_declared else self.reading.shape[0] - last)
 
-    def names_after(self, pooling: Pooling) -> tuple[str, ...]:
-        """Return the names of the activations after the pooling itself."""
-        base, steps = f"{EMBEDDING}.{pooling.base}", pooling.steps(self.features)
-        return tuple(".".join((base, *steps[: i + 1])) for i in range(len(steps)))
+    def parent_of(self, output: str, pooling_index: int) -> str:
+        """Return the name of the activation that is an output under one pooling."""
+        return self.poolings[pooling_index].name_of_result(self.features) if output == EMBEDDING else output
 
     def step(self, name: str, *parents: Array) -> Step:
         """Return the step of an activation, a pooling, or the last step."""
         if name == PRINTED:
             return Printed(self.site(name), self.reading, *parents)
-        kind = self.table[name].kind
-        if kind in ("unit", LEADING):
-            return (Unit if kind == "unit" else Leading)(self.site(name), *parents)
-        found = {p.base: p for p in self.poolings}.get(kind)
-        if found is not None and name.startswith(EMBEDDING):
-            return step_of(found)(self.site(name), *parents)
+        if name.startswith(PREFIX):
+            return EQUATIONS[self.table[name].kind](self.site(name), *parents)
         return super().step(name, *parents)
 
     @cached_property
     def reading(self) -> Reading:
-        """The sources of the elements that are known and judged."""
-        pooling_count = max(len(self.poolings), 1)
+        """The sources of the elements that are printed and judged."""
         parts, actual, units, rows, names = [], [], [], [], []
         start = 0
-        for output in sorted(self.outputs, key=lambda o: o.name == EMBEDDING):
-            shape = output.known.values.shape
-            judged = ~np.isnan(output.known.values) & self.judged(output.name, shape)
-            flat = np.flatnonzero(judged)
-            columns = slice(start, start + len(flat))
-            if output.name == EMBEDDING:
-                for pooling_index, pooling in enumerate(self.poolings):
-                    parts.append(Part(self.embedding_of(pooling), flat, slice(pooling_index, pooling_index + 1), columns))
-            else:
-                parts.append(Part(output.name, flat, slice(0, pooling_count), columns))
-            start += len(flat)
-            actual.append(output.known.values[judged])
-            units.append(output.known.units[judged])
-            by_row = shape and shape[0] == self.batch.size
-            rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(len(flat), -1))
-            names.append((output.name, len(flat)))
+        pooling_count = max(len(self.poolings), 1)
+        for name in sorted(self.outputs, key=EMBEDDING.__eq__):
+            numbers = self.outputs[name]
+            judged = ~np.isnan(numbers.values) & self.judged(name, numbers.values.shape)
+            flat, count = np.flatnonzero(judged), int(judged.sum())
+            columns = slice(start, start + count)
+            poolings = [slice(i, i + 1) for i in range(pooling_count)] if name == EMBEDDING else [slice(None)]
+            parts += [Part(self.parent_of(name, i), flat, (of, columns)) for i, of in enumerate(poolings)]
+            start += count
+            actual.append(numbers.values[judged])
+            units.append(numbers.units[judged])
+            by_row = numbers.values.shape[:1] == (self.batch.size,)
+            rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(count, -1))
+            names.append((name, count))
         return Reading(
-            tuple(parts), np.concatenate(actual), np.concatenate(units), np.concatenate(rows), pooling_count, tuple(names)
+            tuple(parts),
+            np.concatenate(actual),
+            np.concatenate(units),
+            np.concatenate(rows),
+            (pooling_count, start),
+            tuple(names),
         )
 
     def judged(self, name: str, shape: tuple[int, ...]) -> Mask:
@@ -240,18 +221,22 @@ class BlackBox(Network):
     def of_rows(self, rows: Sequence[int]) -> "BlackBox":
         """Return the black box restricted to these rows of the batch."""
         index = np.asarray(rows)
-        batch = self.batch.cut(index)
-        outputs = tuple(
-            Output(o.name, replace(o.known, values=o.known.values[index], units=o.known.units[index])) if o.known.values.ndim else o
-            for o in self.outputs
+        return replace(
+            self,
+            batch=self.batch.cut(index),
+            outputs={name: numbers.of_rows(index) for name, numbers in self.outputs.items()},
+            leaves={n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()},
+            kept={name: mask[index] for name, mask in self.kept.items()},
         )
-        leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
-        kept = {name: mask[index] for name, mask in self.kept.items()}
-        return replace(self, batch=batch, outputs=outputs, leaves=leaves, kept=kept)
+
+
+def weights_in(checkpoint: Checkpoint, storage: Format) -> Mapping[str, Array]:
+    """Return the parameters rounded to a format, each once, when it is first read; a search reads them in hundreds of passes."""
+    return LazyWeights(checkpoint.weights, cache(lambda name: storage.round(checkpoint.weights[name])))
 
 
 class BlackBoxSegment(Segment):
-    """The segment from token ids or known activations to the printed numbers.
+    """The segment from token ids or captured activations to the printed numbers.
 
     Attributes:
         network: the black box.
@@ -269,16 +254,17 @@ class BlackBoxSegment(Segment):
         """Return the step's roundings; those of printing are not doubled for float64, because the oracle prints nothing."""
         return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._step_roundings(name, arithmetic)
 
+    @cached_property
+    def placements(self) -> tuple[FaultPlacement, ...]:
+        """All placements of faults."""
+        return placements(self)
+
+    @cached_property
+    def filtered(self) -> list[FaultPlacement]:
+        """One placement for each fault that has a filter, at all of its places; formats have none, because RMS detects them."""
+        return [s for s in self.placements if s.reach == EVERYWHERE and not s.fault.after_failure]
+
     def ancestors(self, pooling_index: int) -> frozenset[str]:
-        """Return the names of the activations from which the printed numbers are computed under one pooling."""
-        todo = [
-            part.parent
-            for part in self.network.reading.parts
-            if part.pooling_slice.start <= pooling_index < part.pooling_slice.stop
-        ]
-        found = set(todo)
-        while todo:
-            parents = set(self.network.table[todo.pop()].parents) - found
-            found |= parents
-            todo += parents
-        return frozenset(found)
+        """Return the names of the steps from which the printed numbers are computed under one pooling."""
+        parents = {self.network.parent_of(name, pooling_index) for name in self.network.outputs}
+        return frozenset(name for parent in parents for name in between(self.network, parent, self.network.leaves))

@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from conformance.diagnosis.black_box import BlackBox
-from conformance.diagnosis.input_mistakes import OtherInputs
+from conformance.diagnosis.explanations import JudgedCase
+from conformance.diagnosis.problem import PrintedTrial
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
+from conformance.judge.filters import project
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.step_phrases import phrases
@@ -138,7 +142,37 @@ class Diagnosis:
         return tuple(e for e in self.explanations if e.tied)
 
 
-def attribution_of(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
+def explanation_of(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> RankedExplanation:
+    """Return a trial in words and numbers."""
+    case, base, problem = judged.case, judged.base, judged.problem
+    fit, agreement, index = trial.fit, trial.agreement, trial.agreement.pooling_index
+    faults = []
+    if trial.inputs:
+        mistake = trial.inputs.mistake
+        faults.append(FaultAttribution(mistake.name, (), mistake.where, trial.inputs.sentence, mistake.cause, None))
+    faults += (_attribution(p, e, case.network) for p, e in zip(fit.placements, problem.estimates(fit), strict=True))
+    projection = None
+    if fit.placements and np.isfinite(effect := (problem.value(fit.placements) - case.right.value)[index]).all():
+        projection = project(base.residual[index], effect, base.noise(index))
+    before = float(base.squares[judged.best.pooling_index])
+    return RankedExplanation(
+        tuple(faults),
+        case.pooling(index),
+        index not in case.network.right_poolings,
+        trial.dtype,
+        trial.explains,
+        agreement.rms,
+        agreement.max,
+        projection.z if projection else None,
+        judged.best.nll - agreement.nll,
+        1.0 - float(fit.squares[index]) / before if before else 0.0,
+        trial.free,
+        tied,
+        agreement.nll,
+    )
+
+
+def _attribution(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
     """Return a fault in words, with the estimate of its parameter."""
     fault = placement.fault
     sentence = fault.sentence_at(network.table[placement.places[0]].kind)
@@ -151,21 +185,14 @@ def attribution_of(placement: FaultPlacement, estimate: Estimate | None, network
     return FaultAttribution(
         fault.name,
         placement.places,
-        where(placement.places, network.architecture.num_hidden_layers),
+        _where(placement.places, network.architecture.num_hidden_layers),
         sentence,
         fault.cause,
         estimate,
     )
 
 
-def faults_of_inputs(inputs: OtherInputs | None) -> tuple[FaultAttribution, ...]:
-    """Return the mistake in the inputs in words; empty if there is none."""
-    if inputs is None:
-        return ()
-    return (FaultAttribution(inputs.mistake.name, (), inputs.mistake.where, inputs.sentence, inputs.mistake.cause, None),)
-
-
-def where(places: Sequence[str], layers: int) -> str:
+def _where(places: Sequence[str], layers: int) -> str:
     """Return places in words: `in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm`."""
     inside_first = sorted(places, key=lambda place: LAYER.fullmatch(place) is None)
     return "; ".join(f"in {phrase}" for phrase in phrases(inside_first, layers, lambda found: enumerated([*map(str, found)])))

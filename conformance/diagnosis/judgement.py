@@ -28,6 +28,8 @@ from conformance.numerics.thresholds import FALSE_ALARM, Limits
 # and 293.
 PROBES = 8
 VISIBLE = 0.02  # share of a variance that changes sigma by a percent: the third digit, which is the last one reported
+# Multiple of the limit of the RMS on the whole batch beyond which no more accurate parameters bring a set below the limit.
+PROMISING = 8.0
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,35 @@ class Agreement:
         pooling_index: index of the pooling.
         rms, max: RMS and maximum of the error, in sigma.
         nll: −ln of the likelihood, up to a constant, in nats.
+        passes: whether RMS and maximum are within their limits.
     """
 
     pooling_index: int
     rms: float
     max: float
     nll: float
+    passes: bool
 
 
 class JudgedForward:
-    """The numbers of a network with their noise."""
+    """The numbers of a network with their noise.
 
-    def __init__(self, forward: BlackBoxSegment, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
-        """Bind a network to a hypothesis of how a correct system computes it; `sigma`, if given, is not propagated again."""
-        self.forward, self.hypothesis = forward, hypothesis
+    Attributes:
+        forward: the network.
+        hypothesis: how a correct system computes it.
+        actual: the printed numbers.
+        base: the correct network, whose weights and limits are those of every network that the numbers are compared with.
+    """
+
+    def __init__(
+        self,
+        forward: BlackBoxSegment,
+        hypothesis: Hypothesis,
+        base: "JudgedForward | None" = None,
+        sigma: Array | None = None,
+    ) -> None:
+        """Bind a network to a hypothesis; without `base` it is the correct one; `sigma`, if given, is not propagated again."""
+        self.forward, self.hypothesis, self.base = forward, hypothesis, base or self
         self.actual = forward.network.reading.actual
         if sigma is not None:
             self.sigma = sigma
@@ -67,12 +84,32 @@ class JudgedForward:
         """Printed minus expected numbers, (P, N)."""
         return np.asarray(self.actual - self.forward.value)
 
+    @property
+    def squares(self) -> Array:
+        """Σ r²/σ² under each pooling, (P,), by the correct network's sigma; infinite if the network yields a non-finite number."""
+        with np.errstate(all="ignore"):
+            squares = np.square(self.residual / self.base.sigma).sum(1)
+        return np.where(np.isfinite(squares), squares, np.inf)
+
+    @property
+    def largest(self) -> Array:
+        """The largest error under each pooling, in sigma, (P,); infinite if the network yields a non-finite number."""
+        with np.errstate(all="ignore"):
+            largest = np.abs(self.residual / self.sigma).max(1)
+        return np.where(np.isfinite(largest), largest, np.inf)
+
     @cached_property
     def independent(self) -> Array:
         """The weight ω of each number as a fraction of an independent draw, (P, N)."""
-        own = self._printing_share
+        printing = self._printing_share
         copies, sequences = self._sequences
-        return np.asarray((own + (1.0 - own) * sequences / own.shape[1]) / copies)
+        return np.asarray((printing + (1.0 - printing) * sequences / printing.shape[1]) / copies)
+
+    @cached_property
+    def _printing_share(self) -> Array:
+        """Printing's share of each number's variance, (P, N)."""
+        printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
+        return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
 
     @cached_property
     def _sequences(self) -> tuple[Array, int]:
@@ -82,6 +119,13 @@ class JudgedForward:
         _, number, count = np.unique(inputs, axis=0, return_inverse=True, return_counts=True)
         printed = number.reshape(-1)[reading.rows]
         return np.where(reading.rows < 0, 1, count[printed]), len(np.unique(printed))
+
+    def widened(self) -> "JudgedForward":
+        """Return a copy with the correlation of errors of different tokens, under each pooling that could be the correct one."""
+        with np.errstate(all="ignore"):
+            rms = np.sqrt(np.square(self.residual / self.sigma).mean(1))
+        rms[~np.isfinite(rms)] = np.inf
+        return self.correlated(np.flatnonzero(rms <= PROMISING * rms.min()).tolist())
 
     def correlated(self, pooling_indices: Iterable[int]) -> "JudgedForward":
         """Return a copy in which the network's part of sigma is widened for the correlation of errors of different tokens.
@@ -109,13 +153,7 @@ class JudgedForward:
             ratio = float(np.mean([v for (of, _), v in zip(sweeps, variances, strict=True) if of == pooling_index])) / count
             factor = max((ratio - 1.0) / float(network.mean()) + 1.0, 1.0)
             sigma[pooling_index] = self.sigma[pooling_index] * np.sqrt(1.0 + (factor - 1.0) * network)
-        return JudgedForward(self.forward, self.hypothesis, sigma)
-
-    @cached_property
-    def _printing_share(self) -> Array:
-        """Printing's share of each number's variance, (P, N)."""
-        printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
-        return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
+        return JudgedForward(self.forward, self.hypothesis, None if self.base is self else self.base, sigma)
 
     def noise(self, pooling_index: int) -> Noise:
         """Return the noise under one pooling, for filters whose directions are of shape (N,)."""
@@ -128,29 +166,22 @@ class JudgedForward:
         sigma = self.sigma[pooling_index]
         return Noise(sigma, 0.0, np.ones(sigma.shape, np.bool_), projected)
 
-    @property
-    def largest(self) -> Array:
-        """The largest error under each pooling, in sigma, (P,); infinite if the network yields a non-finite number."""
-        with np.errstate(all="ignore"):
-            found = np.abs(self.residual / self.sigma).max(1)
-        return np.where(np.isfinite(found), found, np.inf)
-
-    def agreement(self, pooling_index: int, independent: Array) -> Agreement:
-        """Return RMS, maximum and likelihood; `independent` is the correct network's ω, so that likelihoods are comparable."""
+    def agreement(self, pooling_index: int) -> Agreement:
+        """Return RMS, maximum and likelihood; weighted as for the correct network, so that likelihoods are comparable."""
         with np.errstate(all="ignore"):
             e, sigma = self.residual[pooling_index] / self.sigma[pooling_index], self.sigma[pooling_index]
-            nll = float((independent[pooling_index] * (e**2 / 2.0 + np.log(sigma))).sum())
+            nll = float((self.base.independent[pooling_index] * (e**2 / 2.0 + np.log(sigma))).sum())
             rms, largest = float(np.sqrt((e**2).mean())), float(np.abs(e).max())
         if not math.isfinite(nll):
-            return Agreement(pooling_index, math.inf, math.inf, math.inf)
-        return Agreement(pooling_index, rms, largest, nll)
+            return Agreement(pooling_index, math.inf, math.inf, math.inf, passes=False)
+        limits = self.base.limits(pooling_index)
+        return Agreement(pooling_index, rms, largest, nll, rms <= limits.rms and largest <= limits.max)
 
-    def limits(self, pooling_index: int, tests: int) -> Limits:
-        """Return the limits if each of `tests` statistics has its share of a run's false-alarm probability."""
+    def best(self) -> Agreement:
+        """Return the agreement under the likeliest of the poolings that a correct system may have."""
+        return min((self.agreement(index) for index in self.forward.network.right_poolings), key=lambda a: a.nll)
+
+    def limits(self, pooling_index: int) -> Limits:
+        """Return the limits if RMS, largest error and each filter share a run's false-alarm probability."""
         rows = max(int(self.independent[pooling_index].sum()), 1)
-        return Limits.of(rows, len(self.actual), tests, FALSE_ALARM)
-
-
-def allowed(agreement: Agreement, limits: Limits) -> bool:
-    """Return whether RMS and maximum are within their limits."""
-    return agreement.rms <= limits.rms and agreement.max <= limits.max
+        return Limits.of(rows, len(self.actual), 2 + len(self.forward.filtered), FALSE_ALARM)

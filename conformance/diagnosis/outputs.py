@@ -1,20 +1,28 @@
-"""The outputs of a black box: tables of numbers as they were given, and the activations that they belong to."""
+"""The outputs of a black box: tables of numbers as they were given, and the activations that they belong to.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Digits are
+counted for each number: if trailing zeros were cut off (0.123 for 0.1230), the unit is too large, which loses some evidence and
+raises no false alarm. A number that is stored in a narrower format than it was computed in is known to ± half a unit in the last
+place of that format; if it was printed as well, the variances of the two roundings are added.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.black_box import EMBEDDING, Output
-from conformance.diagnosis.printed import KnownNumbers, depth, described, filled
+from conformance.diagnosis.black_box import Outputs, PrintedNumbers
+from conformance.diagnosis.pooling import EMBEDDING
+from conformance.diagnosis.tables import OutputTable, depth, described, is_ellipsis
 from conformance.errors import UsageError
 from conformance.model.activation import Activation
 from conformance.model.activations import OUTPUTS_OF_TRANSFORMERS, last_hidden, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.numerics.formats import FORMATS, Format
+from conformance.numerics.formats import FORMATS, Array, Format
 
 AXES = {
     "batch": "rows",
@@ -32,26 +40,9 @@ _ALIASES = {
     "embeddings": EMBEDDING,
     **OUTPUTS_OF_TRANSFORMERS,
 }
+_EXPONENT = 300  # largest exponent, within float64's range
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
 _LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relationship")
-
-
-@dataclass(frozen=True)
-class OutputTable:
-    """An output as it was given.
-
-    Attributes:
-        values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
-        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
-        digits: decimals of every number, which override the printed digits.
-        shape: the shape printed with the table, or None.
-        stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
-    """
-
-    values: Any
-    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    digits: int | None = None
-    shape: tuple[int, ...] | None = None
-    stored: str = ""
 
 
 def resolved(
@@ -60,17 +51,17 @@ def resolved(
     batch: Batch,
     computed: Format = FORMATS["float32"],
     dimensions: int | None = None,
-) -> tuple[Output, ...]:
+) -> Outputs:
     """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
 
     `computed` is the format in which the numbers were computed; those stored in a narrower format have that format's rounding.
-    Embeddings of `dimensions` features, or with nulls in place of all others, are shortened.
+    Embeddings have `dimensions` features if that is given, else all of the network's.
 
     Raises:
         UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
     """
     rows = table(architecture)
-    found: dict[str, Output] = {}
+    found: dict[str, PrintedNumbers] = {}
     for name, part in given.items():
         is_named = name and not (len(given) == 1 and _is_variable(name, rows))
         called = name if is_named else _guessed(part, batch)
@@ -78,43 +69,16 @@ def resolved(
         if target in found:
             raise UsageError(f"{name} is given twice, under two names")
         if target == EMBEDDING:
-            part, width = _shortened(part, architecture.hidden_size, dimensions)
+            width, whole = dimensions or architecture.hidden_size, architecture.hidden_size
+            if not 0 < width <= whole:
+                raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, as the network has")
             row = Activation(EMBEDDING, "", (), ("batch", "feature"), width, "")
         else:
             row = rows[target]
-        found[target] = Output(target, _spread(part, row, batch, architecture.num_attention_heads, called, computed))
-    if not any((~np.isnan(o.known.values)).any() for o in found.values()):
+        found[target] = _spread(part, row, batch, architecture.num_attention_heads, called, computed)
+    if all(np.isnan(numbers.values).all() for numbers in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
-    return tuple(found.values())
-
-
-def _shortened(part: OutputTable, whole: int, dimensions: int | None) -> tuple[OutputTable, int]:
-    """Return a table of embeddings without the nulls behind its first features, and the number of features.
-
-    Args:
-        part: the table.
-        whole: number of features of the network.
-        dimensions: number of features that are declared; None: those before the nulls, if each row has as many.
-
-    Raises:
-        UsageError: the number is not between 1 and `whole`.
-    """
-    rows = part.values if depth(part.values) > 1 else [part.values]  # one text may be given without its batch axis
-    each = {_before_nulls(row) for row in rows if isinstance(row, list | tuple) and len(row) == whole} - {0}
-    # Where a shape is printed, nulls stand for numbers that were not.
-    before = each.pop() if len(each) == 1 and "features" not in part.parts and part.shape is None else whole
-    width = dimensions or before
-    if not 0 < width <= whole:
-        raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, the features of the network")
-    if before != width or width == whole:
-        return part, width
-    cut = [row[:width] if isinstance(row, list | tuple) else row for row in rows]
-    return replace(part, values=cut if depth(part.values) > 1 else cut[0]), width
-
-
-def _before_nulls(row: Sequence[Any]) -> int:
-    """Return the number of elements before the nulls at the end of a row."""
-    return next((number for number in range(len(row), 0, -1) if row[number - 1] is not None), 0)
+    return found
 
 
 def features_of(part: OutputTable) -> int | None:
@@ -164,7 +128,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     return plain
 
 
-def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str, computed: Format) -> KnownNumbers:
+def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str, computed: Format) -> PrintedNumbers:
     shape = row.shape(batch.size, batch.length, heads, batch.states_length)
     values = part.values
     if len(shape) > 1 and shape[0] == 1 and not part.parts and depth(values) == len(shape) - 1:
@@ -187,7 +151,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
         given = features_of(part) if row.name == EMBEDDING else None
         hint = f"; if the system shortens embeddings, say --dimensions {given}" if given and given < shape[-1] else ""
         raise UsageError(f"{error}; read as {name}: {described(values)}, expected: {axes}{hint}") from error
-    whole = KnownNumbers(np.full(shape, np.nan), np.zeros(shape), known.stored)
+    whole = PrintedNumbers(np.full(shape, np.nan), np.zeros(shape), known.stored)
     if not shape:
         return known
     whole.values[np.ix_(*index)], whole.units[np.ix_(*index)] = known.values, known.units
@@ -209,3 +173,114 @@ def _selected(part: OutputTable, axis: str, size: int, name: str) -> list[int]:
     if len(set(chosen)) < len(chosen):
         raise UsageError(f"{name}: {AXES[axis]} lists {next(i for i in chosen if list(chosen).count(i) > 1)} twice")
     return [int(i) for i in chosen]
+
+
+def unit(text: str) -> float:
+    """Return the unit of the last printed digit, 10^(exponent − decimals).
+
+    Raises:
+        ValueError: the text is not a number, or its exponent is out of range.
+    """
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    decimals = len(found["decimals"] or found["only"] or "")
+    exponent = int(found["exponent"] or 0) - decimals
+    if not -_EXPONENT <= exponent <= _EXPONENT:
+        raise ValueError(text)
+    return float(10.0**exponent)
+
+
+def filled(
+    tree: Any,
+    shape: tuple[int, ...],
+    name: str,
+    digits: int | None = None,
+    *,
+    stored: str = "",
+    computed: Format = FORMATS["float32"],
+) -> PrintedNumbers:
+    """Return the numbers of a tree of lists, numbers as text, nulls and ellipses, placed in an array of shape `shape`.
+
+    Args:
+        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them; or an array.
+        shape: shape of the whole output.
+        name: name of the output, for errors.
+        digits: decimals of every number, which override the printed digits.
+        stored: name of the format in which the numbers were stored, whose rounding is included if it is narrower than `computed`;
+            if empty, that of an array's dtype.
+        computed: the format in which the numbers were computed.
+
+    Raises:
+        UsageError: a list has the wrong length, or an entry is not a number; the message states its index.
+    """
+    if isinstance(tree, np.ndarray):
+        values, units, stored = _of_array(tree, shape, name), np.zeros(shape), stored or tree.dtype.name
+    else:
+        values, units = np.full(shape, math.nan), np.zeros(shape)
+        for index, text in _leaves(tree, shape, name, ()):
+            values[index], units[index] = _read(text, name, index)
+    if digits is not None:
+        units = np.full(shape, 10.0**-digits)
+    narrow = FORMATS.get(stored)
+    if narrow is None or narrow.unit_roundoff <= computed.unit_roundoff:
+        return PrintedNumbers(values, units)
+    return PrintedNumbers(values, np.hypot(units, narrow.ulp(np.nan_to_num(values))), narrow.name)
+
+
+def _of_array(array: np.ndarray, shape: tuple[int, ...], name: str) -> Array:
+    """Return an array in float64; raise `UsageError` if its shape is another one or a number is not finite."""
+    if array.shape != shape:
+        raise UsageError(f"{name} is of shape {array.shape}, expected {shape}")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        raise UsageError(
+            f"{name}{[int(i) for i in bad[0]]} is {array[tuple(bad[0])]}: not a finite number, and no mistake explains it"
+        )
+    return np.asarray(array, np.float64)
+
+
+def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise UsageError(f"{_place(name, index)} is {text!r}, expected a number, null or '...'")
+    rendered = str(text)
+    try:
+        return float(rendered), unit(rendered)
+    except ValueError:
+        why = (
+            "it is not finite, and no mistake explains that"
+            if rendered.lower().strip("+-") in ("nan", "inf", "infinity")
+            else "no number"
+        )
+        raise UsageError(f"{_place(name, index)} is {rendered!r}: {why}; expected a number, null or '...'") from None
+
+
+def _place(name: str, index: tuple[int, ...]) -> str:
+    return f"{name}{list(index)}" if index else name
+
+
+def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Yield every number with its index."""
+    if tree is None or is_ellipsis(tree):
+        return
+    if not shape:
+        if isinstance(tree, list | tuple):
+            raise UsageError(f"{_place(name, index)} is a list, expected a number: it has more axes than the output")
+        yield index, tree
+        return
+    if not isinstance(tree, list | tuple):
+        raise UsageError(f"{_place(name, index)} is {tree!r}, expected a list of {shape[0]}: it has fewer axes than the output")
+    size = shape[0]
+    gaps = [i for i, part in enumerate(tree) if is_ellipsis(part)]
+    if len(gaps) > 1:
+        raise UsageError(f"{_place(name, index)} has {len(gaps)} ellipses, expected at most one")
+    count = len(tree) - len(gaps)
+    if count > size or (count < size and not gaps):
+        raise UsageError(
+            f"{_place(name, index)} has {count} entries, expected {size}"
+            + ("" if gaps or count > size else " (write '...' or null for those that are not known)")
+        )
+    for i, part in enumerate(tree):
+        if i not in gaps:
+            place = i if not gaps or i < gaps[0] else size - len(tree) + i
+            yield from _leaves(part, shape[1:], name, (*index, place))

@@ -7,12 +7,41 @@ import numpy as np
 
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.embeddings import Copy
-from conformance.oracle.pooling import WEIGHTS, Maximum, Weighted
+from conformance.oracle.embeddings import Copy, Exact
+from conformance.oracle.linear_maps import LinearMap
+from conformance.oracle.pooling import WEIGHTS, Maximum, Unit, Weighted
 
+EMBEDDING = "embedding"
+PREFIX = f"{EMBEDDING}."  # of the names of the steps of a pooling
 NORMALISED, CUT = "-normalised", "-cut"
-LEADING = "leading"  # kind of the step that keeps the first features
+UNIT, LEADING = "unit", "leading"  # kinds of the steps that normalise an embedding, and that keep its first features
+
+
+class Leading(Exact):
+    """The first features of each row, as many as the activation has: a shortened embedding."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The features that are kept."""
+        return self.parents[0][:, : self.site.activation.width]
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """Return the map that keeps the first features, whose adjoint adds zeros for the others."""
+        shape, width = self.parents[0].shape, self.site.activation.width
+        pads = ((0, 0), (0, shape[1] - width))
+        return (LinearMap(lambda v: np.broadcast_to(v, shape)[:, :width], lambda w: np.pad(w, pads)),)
+
+
+EQUATIONS: Mapping[str, type[Step]] = {
+    **dict.fromkeys(WEIGHTS, Weighted),
+    "max": Maximum,
+    "pooler": Copy,
+    UNIT: Unit,
+    LEADING: Leading,
+}  # by the kind of a step
 
 
 @dataclass(frozen=True)
@@ -47,10 +76,15 @@ class Pooling:
         """Whether a shortened embedding is not normalised again after it was cut."""
         return self.name.endswith(CUT)
 
-    def steps(self, features: int | None) -> tuple[str, ...]:
-        """Return the kinds of the steps after the pooling itself; `features` is the number that is kept, None if all are."""
-        steps = [LEADING] * (features is not None) + ["unit"] * self.is_normalised
-        return tuple(reversed(steps) if self.is_cut_last else steps)
+    def steps(self, features: int | None) -> tuple[tuple[str, str], ...]:
+        """Return the name and the kind of each step; `features` is the number that is kept, None if all are."""
+        after = [LEADING] * (features is not None) + [UNIT] * self.is_normalised
+        kinds = [self.base, *(reversed(after) if self.is_cut_last else after)]
+        return tuple((PREFIX + ".".join(kinds[: i + 1]), kind) for i, kind in enumerate(kinds))
+
+    def name_of_result(self, features: int | None) -> str:
+        """Return the name of the last step."""
+        return self.steps(features)[-1][0]
 
 
 _PLAIN = (
@@ -72,11 +106,6 @@ _CUT_LAST = tuple(
 POOLINGS: Mapping[str, Pooling] = {p.name: p for alike in zip(_PLAIN, _NORMALISED, _CUT_LAST, strict=True) for p in alike}
 
 
-def step_of(pooling: Pooling) -> type[Step]:
-    """Return the equation of a pooling without normalisation."""
-    return {"max": Maximum, "pooler": Copy}.get(pooling.base, Weighted)
-
-
 def declared(architecture: Architecture) -> str | None:
     """Return the name of the pooling that a sentence-transformers checkpoint declares, or None for any other checkpoint."""
     return architecture.pooling + NORMALISED * architecture.normalize or None
@@ -87,13 +116,13 @@ def in_question(architecture: Architecture, batch: Batch, asked: str | None, fea
 
     `features` is the number of features of shortened embeddings; None if they are whole.
     """
-    found: dict[tuple[object, ...], Pooling] = {}
+    different: dict[tuple[object, ...], Pooling] = {}
     for pooling in sorted(POOLINGS.values(), key=lambda p: (p.name != asked, p.is_cut_last)):
         if pooling.is_cut_last and features is None:
             continue
         if pooling.base != "pooler" or architecture.pooler:
-            found.setdefault(_identity(pooling, batch), pooling)
-    return tuple(found.values())
+            different.setdefault(_identity(pooling, batch), pooling)
+    return tuple(different.values())
 
 
 def _identity(pooling: Pooling, batch: Batch) -> tuple[object, ...]:

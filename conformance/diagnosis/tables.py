@@ -6,12 +6,24 @@ Of transcripts of interactive sessions, the printed output is read without the c
 import math
 import re
 import string
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
+import numpy as np
+
 from conformance.errors import UsageError
 from conformance.model.files import require_printed
 from conformance.numerics.formats import FORMATS
+
+ELLIPSES = ("...", "…")
+
+
+class PrintedNumber(str):
+    """The text of a number, as distinguished from other text."""
+
+    __slots__ = ()
+
 
 _PROMPT = re.compile(r"\s*(?:>>>|>|\$|In \[\d+\]:|Out\[\d+\]:)(?:\s|$)")
 _QUOTE = re.compile(r"\s*>[> ]*")
@@ -71,24 +83,28 @@ _TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
 
 
-class PrintedTable(NamedTuple):
-    """A printed table.
+@dataclass(frozen=True)
+class OutputTable:
+    """An output as it was given.
 
     Attributes:
-        name: the name printed before it, or empty.
-        tree: nested lists of `PrintedNumber`s and ellipses.
-        shape: the shape printed with it, or None.
-        stored: name of the half format printed with it or with its parts, the coarser of two; else empty.
+        values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
+        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
+        digits: decimals of every number, which override the printed digits.
+        shape: the shape printed with the table, or None.
+        stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
+            Of two half formats that are printed with a table or its parts, it is the coarser.
     """
 
-    name: str
-    tree: Any
+    values: Any
+    parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    digits: int | None = None
     shape: tuple[int, ...] | None = None
     stored: str = ""
 
 
-def tables(text: str, file: str) -> list[PrintedTable]:
-    """Return every table in a text, as NumPy, PyTorch, candle, Rust and JavaScript print them, or as lines of numbers.
+def tables(text: str, file: str) -> list[tuple[str, OutputTable]]:
+    """Return every table in a text with its name, as NumPy, PyTorch, candle, Rust and JavaScript print them, or lines of numbers.
 
     Raises:
         UsageError: there is no table, or a table contains something else than numbers or is not closed; with line and column.
@@ -96,7 +112,7 @@ def tables(text: str, file: str) -> list[PrintedTable]:
     """
     require_printed(max(text.count(","), text.count("["), text.count("\n")))
     text = printed_text(text)
-    found: list[PrintedTable] = []
+    named: list[tuple[str, OutputTable]] = []
     at = 0
     while (start := text.find("[", at)) >= 0:
         if not _is_table(text, start):
@@ -109,15 +125,16 @@ def tables(text: str, file: str) -> list[PrintedTable]:
         if stored := _STORED.match(text, at):
             formats.add(stored[1])
         coarsest = max(formats, key=lambda name: FORMATS[name].unit_roundoff, default="")
-        found.append(PrintedTable(name, tree, _sizes(stated["sizes"]) if stated else None, coarsest))
-        if len(found) > _TABLES:
+        shape = tuple(int(size) for size in stated["sizes"].replace(",", " ").split()) if stated else None
+        named.append((name, OutputTable(tree, shape=shape, stored=coarsest)))
+        if len(named) > _TABLES:
             raise UsageError(f"{file} has more than {_TABLES} tables; expected one for each output")
-    if found:
-        return [_nested(table) for table in _with_shape(found)]
+    if named:
+        return [(name, _nested(table)) for name, table in _with_shape(named)]
     lines = _lines(text, file)
     if not lines:
         raise UsageError(f"{file} holds no table; expected {EXPECTED}")
-    return [PrintedTable("", lines[0] if len(lines) == 1 else lines)]
+    return [("", OutputTable(lines[0] if len(lines) == 1 else lines))]
 
 
 def _is_table(text: str, start: int) -> bool:
@@ -126,22 +143,19 @@ def _is_table(text: str, start: int) -> bool:
     return not is_index and _FIRST.match(text, start) is not None
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.replace(",", " ").split())
-
-
-def _with_shape(found: list[PrintedTable]) -> list[PrintedTable]:
+def _with_shape(named: list[tuple[str, OutputTable]]) -> list[tuple[str, OutputTable]]:
     """Return the tables; of two lists, one of which is named as a shape, return the other one with that shape."""
-    shapes = [table for table in found if table.name in _SHAPES]
-    others = [table for table in found if table.name not in _SHAPES]
-    if len(shapes) != 1 or len(others) != 1 or not all(str(size).isdigit() for size in shapes[0].tree):
-        return found
-    return [others[0]._replace(shape=tuple(int(size) for size in shapes[0].tree))]
+    shapes = [table.values for name, table in named if name in _SHAPES]
+    others = [(name, table) for name, table in named if name not in _SHAPES]
+    if len(shapes) != 1 or len(others) != 1 or not all(str(size).isdigit() for size in shapes[0]):
+        return named
+    ((name, table),) = others
+    return [(name, replace(table, shape=tuple(int(size) for size in shapes[0])))]
 
 
-def _nested(table: PrintedTable) -> PrintedTable:
+def _nested(table: OutputTable) -> OutputTable:
     """Return a flat list, as JavaScript prints arrays of several axes, nested by its shape; omitted elements become null."""
-    tree, shape = table.tree, table.shape
+    tree, shape = table.values, table.shape
     if shape is None or len(shape) < 2 or any(isinstance(part, list) for part in tree):
         return table
     size = math.prod(shape)
@@ -153,7 +167,7 @@ def _nested(table: PrintedTable) -> PrintedTable:
         return table
     for axis in reversed(shape[1:]):
         tree = [tree[i : i + axis] for i in range(0, len(tree), axis)]
-    return table._replace(tree=tree)
+    return replace(table, values=tree)
 
 
 def _name(before: str) -> str:
@@ -219,3 +233,34 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int, set[str]]:
 
 def _where(text: str, at: int) -> str:
     return f"line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
+
+
+def _by_axis(tree: Any) -> list[list[Any]]:
+    """Return the lists of each axis of a tree."""
+    axes, level = [], [tree]
+    while lists := [part for part in level if isinstance(part, list | tuple)]:
+        axes.append(lists)
+        level = [element for part in lists for element in part]
+    return axes
+
+
+def depth(tree: Any) -> int:
+    """Return the number of axes of a tree."""
+    return tree.ndim if isinstance(tree, np.ndarray) else len(_by_axis(tree))
+
+
+def described(tree: Any) -> str:
+    """Return the sizes of a tree, as `2 × 384`, or `2 × (5 to 9) × 384` if lists of one axis differ; `+` marks an ellipsis."""
+    if isinstance(tree, np.ndarray):
+        return " × ".join(map(str, tree.shape)) or "one number"
+    axes = []
+    for lists in _by_axis(tree):
+        sizes = [sum(not is_ellipsis(part) for part in parts) for parts in lists]
+        least, most, gaps = min(sizes), max(sizes), any(is_ellipsis(part) for parts in lists for part in parts)
+        axes.append((f"({least} to {most})" if least < most else str(most)) + "+" * gaps)
+    return " × ".join(axes) or "one number"
+
+
+def is_ellipsis(part: Any) -> bool:
+    """Return whether a part of a tree stands for omitted parts."""
+    return isinstance(part, str) and part in ELLIPSES

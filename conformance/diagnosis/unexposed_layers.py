@@ -5,20 +5,18 @@ exposed, there is a single failure, caused by all layers together. It is searche
 each fault everywhere it can act, in one kind of place, in one layer or at one place, and sets of two and three faults.
 """
 
+import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from conformance.diagnosis.black_box import BlackBox, Output
-from conformance.diagnosis.black_box_case import BlackBoxCase, ranked_trials
-from conformance.diagnosis.detectability import PoolingDetectability, effect_of_fault
-from conformance.diagnosis.diagnose_black_box import likeliest_arithmetic
+from conformance.diagnosis.black_box import BlackBox, PrintedNumbers
+from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.printed import KnownNumbers
-from conformance.diagnosis.printed_problem import free_parameter_count
+from conformance.diagnosis.problem import Filtered, PrintedProblem, effect_of_fault
 from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
@@ -29,7 +27,6 @@ from conformance.judge.search.problem import FittedFaults
 from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.arithmetic import hypotheses
-from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 
 # Number of searches of all faults in a run; one costs hundreds of passes, and a port makes a mistake everywhere it can.
@@ -68,17 +65,18 @@ class UnexposedLayersSearch:
             detected: the faults whose filters found that the residual is not noise; under an explanation they must not find it.
         """
         case = self._case(observation)
-        known = self._found.union(known)
+        base, known = case.arithmetics[0], self._found.union(known)
         (part,) = case.network.reading.parts
-        effects = {look.fault.name: look.known_effect.reshape(-1)[part.flat] for look in detected}
-        found: tuple[Explanation, ...] = ()
+        effects = tuple(Filtered(look.fault.name, math.inf, look.known_effect.reshape(-1)[part.flat]) for look in detected)
+        judged = JudgedCase(case, base, base.best(), filters=effects)
+        explanations: tuple[Explanation, ...] = ()
         if known:
-            found = _explanations(case, [s for s in case.placements if s.fault.name in known], effects)
-        if not found and self._left:
+            explanations = _explanations(judged, [p for p in case.right.placements if p.fault.name in known])
+        if not explanations and self._left:
             self._left -= 1
-            found = _explanations(case, case.placements, effects)
-        self._found.update(fault.name for explanation in found for fault in explanation.faults)
-        return found
+            explanations = _explanations(judged, case.right.placements)
+        self._found.update(fault.name for explanation in explanations for fault in explanation.faults)
+        return explanations
 
     def with_layer_filters(self, observation: Observation, locals_: Sequence[LocalJudgement]) -> tuple[LocalJudgement, ...]:
         """Return the judgements; those that pass get a filter for each fault that has none.
@@ -87,8 +85,8 @@ class UnexposedLayersSearch:
         (`filters.is_gross`) on the searched part of the batch does not count as separable, since its own filter is not evaluated.
         """
         case, known = self._case(observation), {f.name for local in locals_ for f in local.filters}
-        case.use(case.arithmetics[0])
-        part, absent = case.part().right, [s for s in case.filters if s.fault.name not in known]
+        part = PrintedProblem(case.arithmetics[0], case.budget).part(()).right
+        absent = [placement for placement in part.filtered if placement.fault.name not in known]
         bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
         widest = np.max(list(bases.values()), axis=0)
         effects_of_absent = on_all_cores(lambda placement: effect_of_fault(part, placement, None, 0), absent)
@@ -106,41 +104,33 @@ class UnexposedLayersSearch:
     def _case(self, observation: Observation) -> BlackBoxCase:
         """Return the activation as the output of a black box, whose inputs are the activations captured before it."""
         network, block = observation.network, observation.whole
-        output = Output(observation.name, KnownNumbers(block.actual, np.zeros(block.actual.shape)))
+        outputs = {observation.name: PrintedNumbers(block.actual, np.zeros(block.actual.shape))}
         black_box = BlackBox(
-            network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
+            network.architecture, network.weights, network.batch, outputs, leaves=block.segment.leaves, kept=network.kept
         )
         checkpoint = Checkpoint(network.architecture, network.weights)
-        return BlackBoxCase(checkpoint, black_box, self._dtype, None, SearchBudget(None, time.monotonic), legal=self._legal)
+        return BlackBoxCase(checkpoint, black_box, self._dtype, SearchBudget(None, time.monotonic), legal=self._legal)
 
 
-def _explanations(case: BlackBoxCase, tried: Sequence[FaultPlacement], effects: Mapping[str, Array]) -> tuple[Explanation, ...]:
-    """Return the explanations of a case; of sets with the same faults at different places, the one with the widest reach.
-
-    Args:
-        case: the case.
-        tried: the placements of faults to search.
-        effects: the effect on the judged elements of each fault whose filter found that the residual is not noise.
-    """
-    best = likeliest_arithmetic(case)
-    trials = case.trials_to_report(best, PoolingDetectability(tuple(effects.items()), (), ()), tried)
-    found: dict[frozenset[str], Explanation] = {}
-    for trial, is_tied in ranked_trials(case, trials, best):
-        faults = tuple(_faults(case, trial.fit)) if is_tied else ()
+def _explanations(judged: JudgedCase, tried: Sequence[FaultPlacement]) -> tuple[Explanation, ...]:
+    """Return the explanations by some placements of faults; of sets with the same faults, that with the widest reach."""
+    explanations: dict[frozenset[str], Explanation] = {}
+    for trial, is_tied in judged.ranked(judged.trials(tried)):
+        faults = tuple(_faults(judged, trial.fit)) if is_tied else ()
         if faults:
-            free = free_parameter_count(trial.fit)
-            found.setdefault(frozenset(f.name for f in faults), Explanation(faults, free, trial.agreement.nll, not free))
-    return tuple(found.values())
+            explanation = Explanation(faults, trial.free, trial.agreement.nll, not trial.free)
+            explanations.setdefault(frozenset(f.name for f in faults), explanation)
+    return tuple(explanations.values())
 
 
-def _faults(case: BlackBoxCase, fit: FittedFaults) -> Iterator[FilterResult]:
+def _faults(judged: JudgedCase, fit: FittedFaults) -> Iterator[FilterResult]:
     """Yield each fault at each of its places, with the evidence of all its places together while the other faults are in place."""
-    values = case.problem.estimates(fit)
-    with_all = case.problem.value(fit.placements)[0]
-    for index, (placement, estimate) in enumerate(zip(fit.placements, values, strict=True)):
-        others = case.problem.value([*fit.placements[:index], *fit.placements[index + 1 :]])[0]
-        found = project(case.problem.actual - others, with_all - others, case.base.noise(0))
-        if found is not None:
+    problem = judged.problem
+    with_all = problem.value(fit.placements)[0]
+    for index, (placement, estimate) in enumerate(zip(fit.placements, problem.estimates(fit), strict=True)):
+        others = problem.value([*fit.placements[:index], *fit.placements[index + 1 :]])[0]
+        projection = project(problem.actual - others, with_all - others, judged.base.noise(0))
+        if projection is not None:
             for place in placement.places:
-                own = FilterResult(placement.fault.name, place, found.amplitude, found.z, found.expected_z)
-                yield own.concluded(detected=True, estimate=estimate)
+                result = FilterResult(placement.fault.name, place, projection.amplitude, projection.z, projection.expected_z)
+                yield result.concluded(detected=True, estimate=estimate)

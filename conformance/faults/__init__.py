@@ -59,7 +59,6 @@ _THEMES = (
     norms.FAULTS,
     attention.FAULTS,
     masks.FAULTS,
-    masks.SIGNS,
     embeddings.SCORES_BY_POSITION,
     embeddings.DISTANCES,
     attended.OVER_BATCH,

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.changes import Altered, Rearranged, with_rounded_parent
-from conformance.faults.edits import beside, operand, operands, reads, rewritten, with_operand
+from conformance.faults.changes import Altered, Rearranged, with_rounded_parent, with_slack
+from conformance.faults.edits import beside, capped, operand, operands, reads, rewritten, with_operand
 from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, Parameter, SameFunction
 from conformance.model.activation import attended_keys
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
@@ -74,6 +75,23 @@ def _bias_unscaled(step: Step, context: FaultContext) -> Step | None:
 
 def _with_temperature(step: Step, temperature: float) -> Step:
     return step.replaced(parents=(step.parents[0] / temperature,))
+
+
+_LEAST_NORM = 1e-12  # The eps of torch.nn.functional.normalize.
+
+
+def _cosines(step: Step, factor: float) -> Step:
+    """Return the scores c · cos(q, k), for which norms and quotients are rounded as well."""
+    width = step.site.architecture.head_size
+    parts = (split_heads(x, width) for x in step.parents)
+    query, key = (merge_heads(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), _LEAST_NORM)) for x in parts)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        stored = (4.0 * arithmetic.storage.rounding_variance(x) for x in altered.inner.parents)
+        own = sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), stored, strict=True))
+        return as_array(own + arithmetic.storage.rounding_variance(altered.value))
+
+    return with_slack(step.replaced(parents=(factor * width**0.5 * query, key)), slack)
 
 
 Order = Callable[[Array, int], Array]  # from an array and the number of heads to the array with its elements in another order
@@ -206,6 +224,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", operand(_reshaped),
           tried=ALONE),
     Fault("scores-clipped", SCORES, "the scores are clipped to ±1", rewritten(lambda step: np.clip(step.value, -1.0, 1.0))),
+    Fault("scores-capped", SCORES, "the scores z are capped by a tanh: tanh(k z) / k with k² = {value}",
+          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 2500.0, capped), tried=ALONE),
+    Fault("scores-cosine", SCORES, "the scores are cosines of query and key, multiplied by {value}",
+          parameter=Parameter("factor", _scale, lambda _: 10.0, _cosines), tried=ALONE),
     Fault("softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}",
           parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature,
                               quantity="temperature of the softmax"),

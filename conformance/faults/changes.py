@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from conformance.model.layer import STATES_NAME
+from conformance.model.activation import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
@@ -124,11 +124,6 @@ def with_slack_of_parent(step: Step, slack: Slack, parent: int = 0) -> Altered:
 def with_rounded_parent(step: Step, parent: int) -> Altered:
     """Return the step with a parent that may be rounded to storage."""
     return with_slack_of_parent(step, lambda altered, a: a.storage.rounding_variance(altered.inner.parents[parent]), parent)
-
-
-def variance_of_stored_weight(inputs: Array, weight: Array, arithmetic: Arithmetic) -> Array:
-    """Return the variance of the results, (…, O), that comes from rounding the weight, (O, I), to storage; inputs (…, I)."""
-    return as_array(inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
 
 
 def run(

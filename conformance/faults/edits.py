@@ -14,7 +14,7 @@ from conformance.faults.fault import Change, FaultContext, parameters_of, with_p
 from conformance.model.activation import Activation
 from conformance.model.activations import layer_input
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 
@@ -93,6 +93,18 @@ def multiplied(step: Step, factor: float) -> Step:
         return np.maximum(factor**2 * before - after, 0.0)
 
     return Altered(step, lambda inner: factor * inner.value, rounded)
+
+
+def capped(step: Step, square: float) -> Step:
+    """Return the step with the result tanh(k y) / k for k² = `square`, which a few more operations round."""
+    k = square**0.5
+    return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, few_roundings)
+
+
+def few_roundings(altered: Altered, arithmetic: Arithmetic) -> Array:
+    """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
+    larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
+    return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
 
 
 def reversed_features(step: Step, _: FaultContext) -> Step:

@@ -101,8 +101,40 @@ EVERY_LAYER: Final = "every layer"  # All layers but one at most, which may be r
 Extent = Literal["step", "rows", "siblings", "layer", "every layer"]
 
 
+class Described:
+    """What a mistake of the catalogue and a fitted one have in common: where they can be, and the words in `hints.md`, by name."""
+
+    name: str
+    kinds: frozenset[str]
+    only: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """Where it was reported, or `constructed`."""
+        return hint(self.name).source
+
+    @property
+    def cause(self) -> str:
+        """The usual cause; empty if none is known."""
+        return hint(self.name).cause
+
+    @property
+    def equation(self) -> str:
+        """The equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it."""
+        return hint(self.name).equation
+
+    @property
+    def fix(self) -> str:
+        """How to repair the candidate."""
+        return hint(self.name).repair
+
+    def is_possible_at(self, kind: str, name: str) -> bool:
+        """Return whether the fault can occur at an activation of this kind and name."""
+        return kind in self.kinds and name.endswith(self.only)
+
+
 @dataclass(frozen=True)
-class Fault:
+class Fault(Described):
     """A mistake in one step; the words that are not in its sentence are in `hints.md`, by its name.
 
     Attributes:
@@ -131,26 +163,6 @@ class Fault:
     same_as: SameFunction | None = None
 
     @property
-    def source(self) -> str:
-        """Where it was reported, or `constructed`."""
-        return hint(self.name).source
-
-    @property
-    def cause(self) -> str:
-        """The usual cause; empty if none is known."""
-        return hint(self.name).cause
-
-    @property
-    def equation(self) -> str:
-        """The equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it."""
-        return hint(self.name).equation
-
-    @property
-    def fix(self) -> str:
-        """How to repair the candidate."""
-        return hint(self.name).repair
-
-    @property
     def after_failure(self) -> bool:
         """Whether the fault is tried only where an activation fails, so that it has no filter."""
         return self.tried != ALWAYS
@@ -162,10 +174,6 @@ class Fault:
     def applies_to(self, row: Activation) -> bool:
         """Return whether the fault can occur at this activation."""
         return self.is_possible_at(row.kind, row.name)
-
-    def is_possible_at(self, kind: str, name: str) -> bool:
-        """Return whether the fault can occur at an activation of this kind and name."""
-        return kind in self.kinds and name.endswith(self.only)
 
     def applied(self, step: Step, context: FaultContext, value: float | None = None) -> Step | None:
         """Return the step with the fault, or None where the fault is impossible.

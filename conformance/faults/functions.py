@@ -24,9 +24,9 @@ from conformance.faults.fault import (
 )
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
-from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, erf
+from conformance.numerics.functions import SIGMOID_FACTOR, TANH_CUBIC, TANH_OUTER, erf
 from conformance.oracle import Step
-from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh
+from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu, gated, gelu_tanh, silu
 
 TANH = frozenset({"tanh"})
 _POOLER = ("pooler.activation",)
@@ -69,10 +69,6 @@ def _of_magnitude(step: Step, _: FaultContext) -> Step:
 
 def _with_argument(step: Step, k: float) -> Step:
     return Altered(step, lambda inner: gated(inner.parents[0], erf(k * inner.parents[0])))
-
-
-def _with_cubic(step: Step, c: float) -> Step:
-    return Altered(step, lambda inner: gelu_tanh(inner.parents[0], cubic=c))
 
 
 _EIGHT_DIGITS = 0.79788456  # √(2/π) = 0.7978845608…
@@ -120,6 +116,11 @@ def _largest(step: Step) -> float:
     return float(step.value.max(initial=0.0))
 
 
+def _numbered(equation: type[Step], form: Callable[[Array, float], Array]) -> Callable[[Step, float], Step]:
+    """Return the function to a step with the result form(x, number), and with the rounding errors of an equation."""
+    return lambda step, number: Altered(step.recast(equation), lambda inner: form(inner.parents[0], number))
+
+
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)", _other_form,
@@ -158,7 +159,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault("gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}",
           parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument, quantity="factor in the erf of GELU")),
     Fault("gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}",
-          parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715, _with_cubic, quantity="factor of x³ in GELU")),
+          parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715,
+                              _numbered(GeluTanh, lambda x, c: gelu_tanh(x, cubic=c)),
+                              quantity="factor of x³ in GELU")),
+    Fault("gelu-tanh-cubic", ERF_FORM, "GELU takes its tanh form, with the factor {value} of x³, not {right}",
+          parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715,
+                              _numbered(GeluTanh, lambda x, c: gelu_tanh(x, cubic=c))), tried=ALONE),
+    Fault("gelu-tanh-outer", GELUS, "GELU takes its tanh form, with the factor {value}, not √(2/π) = {right}",
+          parameter=Parameter("factor", lambda _: TANH_OUTER, lambda _: 0.8, _numbered(GeluTanh, gelu_tanh)), tried=ALONE),
+    Fault("gelu-sigmoid-factor", GELUS, "the activation is x · sigmoid({value} x)",
+          parameter=Parameter("factor", lambda _: SIGMOID_FACTOR, lambda _: 1.7, _numbered(Gelu, silu)), tried=ALONE),
     Fault("gelu-tanh-eight-digits", GELUS, "GELU is computed with tanh, and with √(2/π) to eight digits, 0.79788456",
           _with_eight_digits, tried=ALONE),
     Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", _of_magnitude, tried=ALONE),

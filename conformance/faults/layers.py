@@ -14,8 +14,7 @@ from conformance.faults.fault import ALONE, EVERY_LAYER, FAILED, ROWS, WHOLE_LAY
 from conformance.faults.norms import LAYER_OUTPUT, NORMS
 from conformance.model.activations import layer_input
 from conformance.model.gradients import is_gradient
-from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, as_array
+from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
 _SELF = "attention.self."
@@ -52,21 +51,6 @@ def of_layer(which: Callable[[int], int | None]) -> Change:
 of_layer_before = of_layer(lambda layer: layer - 1)
 
 
-def _added(step: Step, context: FaultContext) -> Step | None:
-    """Return the scores with those of the previous layer added."""
-    layer = step.site.activation.layer
-    found = _of_layer(step, context, layer - 1) if layer else None
-    if found is None or found[0].shape != step.value.shape:  # a layer with pruned heads has fewer
-        return None
-    other, computed = found
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        own = arithmetic.storage.rounding_variance(altered.inner.value) + arithmetic.storage.rounding_variance(other)
-        return as_array(own + (0.0 if computed is None else computed(altered, arithmetic)))
-
-    return Altered(step, lambda inner: inner.value + other, slack)
-
-
 def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the embeddings' output in place of the previous layer's; None if that is its input anyway.
 
@@ -97,7 +81,6 @@ def _earlier_residual(norm: str = "") -> Change:
 EARLIER_LAYER_FAULTS: tuple[Fault, ...] = (
     Fault("layer-kept", frozenset({"linear", "context"}) | SCORES | PROBS, "it is the result of the first layer",
           of_layer(lambda layer: 0 if layer > 1 else None), tried=ALONE),
-    Fault("layer-before-added", SCORES, "the scores of the previous layer are added", _added, tried=ALONE),
     Fault("input-embeddings", frozenset({"linear", "first_token_linear", "norm"}),
           "the output of the embeddings is read, not that of the previous layer", _of_embeddings, tried=ALONE),
     Fault("residual-of-layer-before", NORMS, "the residual is that of the same sub-layer in the previous layer",

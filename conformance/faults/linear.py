@@ -9,6 +9,8 @@ from scipy.special import log_softmax
 
 from conformance.faults.changes import Altered, with_slack_of_parent
 from conformance.faults.edits import (
+    capped,
+    few_roundings,
     first_parent,
     has_parameters_of,
     in_layer,
@@ -23,7 +25,6 @@ from conformance.faults.edits import (
 )
 from conformance.faults.fault import (
     ALONE,
-    FAILED,
     LINEARS,
     SIBLINGS,
     Change,
@@ -35,7 +36,6 @@ from conformance.faults.fault import (
 )
 from conformance.model.activations import layer_input
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -91,26 +91,9 @@ def _by_part(rows: Array, width: int) -> Array:
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
-def _in_pairs(weight: Array) -> Array | None:
-    """Return the weight with its columns 2i and 2i + 1 exchanged; None if their number is odd."""
-    return None if weight.shape[1] % 2 else weight.reshape(len(weight), -1, 2)[..., ::-1].reshape(weight.shape)
-
-
 def _reshaped(weight: Array) -> Array | None:
     """Return the weight (in, out) read in memory order as (out, in); None if it is square: that is the transpose."""
     return None if weight.shape[0] == weight.shape[1] else weight.T.reshape(weight.shape)
-
-
-def _inputs_reordered(*, by_feature: bool) -> Change:
-    """Return the change that reads columns of shape (heads, head size) as (head size, heads), or the other way round."""
-
-    def reordered(weight: Array, step: Step) -> Array | None:
-        width = step.site.architecture.head_size
-        heads = weight.shape[1] // width
-        columns = weight.reshape(len(weight), *((heads, width) if by_feature else (width, heads)))
-        return None if 1 in (heads, width) else columns.swapaxes(1, 2).reshape(weight.shape)
-
-    return parameter("weight", reordered)
 
 
 def _scaled(*roles: str) -> Callable[[Step, float], Step]:
@@ -175,19 +158,20 @@ def _reading_norm(own: bool) -> Change:
     return change
 
 
-def _capped(step: Step, square: float) -> Step:
-    k = square**0.5
-    return step if k == 0.0 else Altered(step, lambda inner: np.tanh(k * inner.value) / k, _of_function)
-
-
 def _log_softmax(step: Step, _: FaultContext) -> Step | None:
-    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), _of_function) if step.value.shape[-1] > 1 else None
+    return Altered(step, lambda inner: as_array(log_softmax(inner.value, -1)), few_roundings) if step.value.shape[-1] > 1 else None
 
 
-def _of_function(altered: Altered, arithmetic: Arithmetic) -> Array:
-    """Return the variance of a few more roundings, of numbers no larger than the larger of both results."""
-    larger = np.maximum(np.abs(altered.value), np.abs(altered.inner.value))
-    return as_array(4.0 * arithmetic.storage.rounding_variance(larger))
+def _clipped(step: Step, limit: float) -> Step:
+    """Return the layer with inputs limited to ± `limit`, which may be rounded to storage."""
+    x = step.parents[0]
+    beyond = np.abs(x) > limit
+    limited = step.replaced(parents=(np.clip(x, -limit, limit),))
+    return with_slack_of_parent(limited, lambda _, a: np.where(beyond, a.storage.rounding_variance(as_array(limit)), 0.0))
+
+
+def _largest_input(step: Step) -> float:
+    return float(np.abs(step.parents[0]).max(initial=0.0))
 
 
 # fmt: off
@@ -218,15 +202,6 @@ FAULTS: tuple[Fault, ...] = (
           only=("qa_outputs",)),
     Fault("weight-transposed", LINEARS, "the weight is transposed", other_weight(np.transpose)),
     Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", other_weight(_reshaped)),
-    Fault("weight-pairs-exchanged", LINEARS, "neighbouring inputs of the weight are exchanged in pairs", other_weight(_in_pairs),
-          tried=FAILED),
-    *(
-        Fault(f"weight-inputs-{end}", LINEAR, f"the inputs of the weight, in the order {stored}, are read in the order {read}",
-              _inputs_reordered(by_feature=end == "by-feature"), only=("attention.output.dense",), tried=ALONE)
-        for end, stored, read in (
-            ("by-feature", "(heads, head size)", "(head size, heads)"), ("by-head", "(head size, heads)", "(heads, head size)"),
-        )
-    ),
     Fault("bias-missing", LINEARS, "the bias is not added", parameter("bias", lambda b, _: 0.0 * b)),
     Fault("bias-twice", LINEARS, "the bias is added twice", parameter("bias", lambda b, _: 2.0 * b)),
     Fault("product-scaled", LINEARS, "the product is multiplied by {value} before the bias",
@@ -267,8 +242,10 @@ FAULTS: tuple[Fault, ...] = (
         for end, which in (("", "without parameters"), ("-twice", "with the last norm's parameters"))
     ),
     Fault("logits-capped", LINEAR, "the logits z are capped by a tanh: tanh(k z) / k with k² = {value}",
-          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, _capped,
+          parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 900.0, capped,
                               quantity="square of the factor in a tanh that caps the logits"), only=_TOP),
+    Fault("inputs-clipped", LINEARS, "its inputs are limited to ±{value}",
+          parameter=Parameter("limit", _largest_input, lambda step: _largest_input(step) / 2.0, _clipped), tried=ALONE),
     Fault("logits-log-softmax", LINEAR, "the result is the log-softmax of the logits", _log_softmax, only=_TOP, tried=ALONE),
 )
 # fmt: on

@@ -1,18 +1,13 @@
-"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not.
-
-With the wrong sign, a large number c is added at masked keys, not subtracted, so that only they are attended to: a score keeps the
-digits that the sum s + c has in the format.
-"""
+"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
-from conformance.faults.changes import Altered, variance_of, with_slack
+from conformance.faults.changes import Altered, with_slack
 from conformance.faults.edits import recast, variant
 from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
-from conformance.faults.quantized import distance_to_tie
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
@@ -93,6 +88,17 @@ def _weighing(step: Step, weight: float) -> Step:
         return as_array(weights / weights.sum(-1, keepdims=True))
 
     return step.recast(variant(_OVER_ALL_KEYS, value=value))
+
+
+def _filled(step: Step, weight: float) -> Step:
+    """Return the softmax over all keys with ln `weight` in place of masked scores."""
+
+    def value(inner: Step) -> Array:
+        keys = np.broadcast_to(keys_of(step), inner.value.shape)
+        filled = np.log(weight) if weight > 0.0 else -np.inf
+        return softmax(np.where(keys, inner.parents[0], filled), np.ones_like(keys))
+
+    return Altered(step, value)
 
 
 def added_raw(step: Step, _: FaultContext) -> Step:
@@ -201,90 +207,36 @@ def _on_queries(step: Probabilities) -> Array:
 
 _ON_QUERIES = variant(Probabilities, value=_on_queries)
 
+
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
 
 
-def _raised(step: Step, context: FaultContext) -> Mask | None:
-    """Return the masked keys that the order of a decoder's tokens allows, (B, 1, Q, S); None if no key is masked."""
-    without = unmasked(step, context)
-    return None if without is None else as_array(keys_of(without) & ~keys_of(step))
+def _raised(constant: float) -> Change:
+    """Return the change to the softmax over the masked keys, where any are: `constant` is added to their scores, not subtracted.
 
-
-def _over(step: Step, raised: Mask, read: Callable[[Array], Array], slack: Callable[[Step, Arithmetic], Array] | None) -> Step:
-    """Return the softmax over the raised keys of each query, with scores `read(s)`; that of a query without any is right.
-
-    `slack` is the variance of read scores at raised keys, from the step and the arithmetic.
-    """
-    some = raised.any(-1, keepdims=True)
-
-    def value(inner: Step) -> Array:
-        s = inner.parents[0]
-        return softmax(np.where(some, read(s), s), np.where(some, raised, keys_of(inner)))
-
-    def variance(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert slack is not None
-        return jacobian_of_softmax(altered.value).variance(np.where(raised, slack(altered, arithmetic), 0.0))
-
-    return Altered(step, value, variance if slack else None)
-
-
-def _absorbed(step: Step, context: FaultContext) -> Step | None:
-    """Return the softmax over masked keys, of equal scores: the sum s + c is c."""
-    raised = _raised(step, context)
-    return None if raised is None else _over(step, raised, np.zeros_like, None)
-
-
-def _added(constant: float) -> Change:
-    """Return the change to the softmax over masked keys of fl(s + c) − c, for c in the format; None if all these are equal.
-
-    A score near a tie of the sum may be rounded to either neighbour, a spacing g apart. With an error of variance σ², it passes a
-    tie at distance d with probability at most σ² / (σ² + d²) (Cantelli's inequality), so the variance is g² σ² / (σ² + d²).
+    The order of a decoder's tokens still holds; a query without such a key is right. A score s keeps the digits that s + c has in
+    the format, so its error is uniform over an ulp of c; the scores are equal if that is more than their range. None is returned if
+    no key is masked, and for a finite constant that makes the scores equal: they are so with any larger one.
     """
 
     def change(step: Step, context: FaultContext) -> Step | None:
-        raised, storage = _raised(step, context), context.storage
-        c = float(storage.round(as_array(constant)))
-        spacing = float(storage.ulp(as_array(c)))
-
-        def read(s: Array) -> Array:
-            return storage.round(s + c) - c
-
-        def slack(altered: Step, arithmetic: Arithmetic) -> Array:
-            scores = altered.site.activation.parents[0]
-            own = _variance(scores, context, arithmetic, 1)
-            distance = spacing * distance_to_tie(altered.parents[0] / spacing)
-            total = own + distance**2
-            return spacing**2 * np.divide(own, total, out=np.zeros_like(total), where=total > 0.0)
-
-        if raised is None or _are_equal(read(step.parents[0]), raised):
+        without, is_finite = unmasked(step, context), bool(np.isfinite(constant))
+        spacing = float(context.storage.ulp(as_array(constant))) if is_finite else 0.0
+        if without is None or spacing > np.ptp(step.parents[0]):
             return None
-        return _over(step, raised, read, slack)
+        raised = keys_of(without) & ~keys_of(step)
+        some = raised.any(-1, keepdims=True)
+
+        def value(inner: Step) -> Array:
+            s = inner.parents[0]
+            return softmax(np.where(some & (not is_finite), 0.0, s), np.where(some, raised, keys_of(inner)))
+
+        def slack(altered: Altered, _: Arithmetic) -> Array:
+            return jacobian_of_softmax(altered.value).variance(np.where(raised, spacing**2 / 12.0, np.zeros_like(altered.value)))
+
+        return Altered(step, value, slack if is_finite else None)
 
     return change
-
-
-def _are_equal(scores: Array, keys: Mask) -> bool:
-    """Return whether the scores of each query are equal at these keys."""
-    highest = np.where(keys, scores, -np.inf).max(-1)
-    lowest = np.where(keys, scores, np.inf).min(-1)
-    return bool((highest <= lowest).all())
-
-
-def _variance(name: str, context: FaultContext, arithmetic: Arithmetic, generations: int) -> Array:
-    """Return the variance of an activation by its own roundings, and by those of this many generations of its parents.
-
-    It is that of as many generations as are known, and 0 if its own parents are not: it is then taken as exact.
-    """
-    network, values = context.network, context.values
-    parents = network.table[name].parents
-    if not all(parent in values for parent in parents):
-        return np.zeros(values[name].shape)
-    step = network.step(name, *(values[parent] for parent in parents))
-    total = variance_of(step, arithmetic)
-    if generations:
-        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
-            total = total + jacobian.variance(_variance(parent, context, arithmetic, generations - 1))
-    return as_array(total)
 
 
 # fmt: off
@@ -299,9 +251,15 @@ FAULTS: tuple[Fault, ...] = (
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
+    Fault("mask-filled", PROBS, "masked scores are replaced by the logarithm of {value}, which is not low enough",
+          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-10.0)), _filled), tried=ALONE),
     Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
     Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
           extent=EVERY_LAYER),
+    Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
+          _raised(np.inf), tried=ALONE),
+    Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to",
+          _raised(CONSTANT), tried=ALONE),
     Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to",
           _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0), tried=ALONE),
     Fault("mask-shifted", PROBS, "the mask is off by one position",
@@ -323,15 +281,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
     Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _attending(_tiled), extent=ROWS, tried=ALONE),
     Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
-          tried=ALONE),
-)
-# fmt: on
-
-# fmt: off
-SIGNS: tuple[Fault, ...] = (
-    Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
-          _absorbed, tried=ALONE),
-    Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to", _added(CONSTANT),
           tried=ALONE),
 )
 # fmt: on

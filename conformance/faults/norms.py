@@ -22,7 +22,7 @@ from conformance.faults.edits import (
     variant,
     with_operand,
 )
-from conformance.faults.fault import ALONE, FAILED, LINEARS, Fault, FaultContext, Parameter, with_parameters
+from conformance.faults.fault import ALONE, FAILED, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
@@ -219,18 +219,6 @@ def _by_halves(step: Step, _: FaultContext) -> Step | None:
     return Altered(step, lambda _: np.concatenate([half.value for half in halves], -1), slack)
 
 
-def _bias_first(step: Step, _: FaultContext) -> Step:
-    """Return γ (z + β) of the normalized input z; z and the sum may each be rounded to storage."""
-    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        total = altered.value / np.where(gamma == 0.0, 1.0, gamma)
-        rounding = arithmetic.storage.rounding_variance
-        return as_array(gamma**2 * (rounding(total) + rounding(total - beta)))
-
-    return with_slack(with_parameters(step, bias=gamma * beta), slack)
-
-
 def _before_norm(step: Step, context: FaultContext) -> Step | None:
     """Return a layer's last norm with the sum that the norm before it normalizes as the residual; it may have been rounded."""
     table, skip = context.network.table, step.parents[1]
@@ -241,25 +229,6 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
     if not known or len(known) < len(parents):
         return None
     return with_rounded_parent(with_operand(step, as_array(sum(known[1:], start=known[0])), 1), 1)
-
-
-def _affine_again(step: Step, context: FaultContext) -> Step | None:
-    """Return the layer with γ x + β as input, γ and β those of the norm whose result x is; the folded weight may be rounded."""
-    table = context.network.table
-    name = copied_from(table, step.site.activation.parents[0])
-    if name not in table or table[name].kind != "norm":
-        return None
-    affine, weight, x = context.network.site(name).parameters, step.site.parameters["weight"], step.parents[0]
-    gamma, beta = affine["weight"], affine["bias"]
-    folded = weight @ beta
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        rounding, inputs = arithmetic.storage.rounding_variance, x[:, 0] if x.ndim > altered.value.ndim else x
-        of_sum = len(beta) * arithmetic.accumulate.rounding_variance(np.abs(weight) @ np.abs(beta))  # each partial sum is no larger
-        of_bias = of_sum + rounding(folded) + rounding(folded + step.site.parameters.get("bias", 0.0))
-        return as_array(inputs**2 @ rounding(weight * gamma).T + of_bias)
-
-    return with_slack(step.replaced(parents=(gamma * x + beta,)), slack)
 
 
 # fmt: off
@@ -314,10 +283,7 @@ FORMS: tuple[Fault, ...] = (
     Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
           lambda step, _: step.recast(_IDLE_LANES) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
     Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
-    Fault("norm-bias-first", NORMS, "beta is added before the product with gamma", _bias_first, tried=ALONE),
     Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
           _before_norm, only=LAYER_OUTPUT, tried=ALONE),
-    Fault("norm-affine-again", LINEARS, "gamma and beta of the preceding norm are applied again to its result", _affine_again,
-          tried=ALONE),
 )
 # fmt: on

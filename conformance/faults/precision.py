@@ -7,10 +7,9 @@ import numpy as np
 
 from conformance.faults.changes import Altered
 from conformance.faults.edits import other_weight
-from conformance.faults.fault import ALONE, COMPUTED, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
+from conformance.faults.fault import COMPUTED, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, as_array
-from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source
 from conformance.oracle.norm import Norm
@@ -117,35 +116,6 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
-def _truncated(step: Step, context: FaultContext) -> Step | None:
-    """Return the result truncated to bfloat16, towards zero.
-
-    A result whose error may take it across a number of the format may be one ulp less or more.
-    """
-    narrow = FORMATS["bfloat16"]
-    if narrow != context.storage and not _is_narrower("bfloat16", context):
-        return None
-
-    def truncated(inner: Step) -> Array:
-        unit = narrow.ulp(inner.value)
-        return as_array(np.trunc(inner.value / unit) * unit)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        before = replace(arithmetic, storage=arithmetic.accumulate) if narrow == arithmetic.storage else arithmetic
-        own, unit = altered.inner.roundings(before), narrow.ulp(altered.inner.value)
-        quotient = altered.inner.value / unit
-        error = max_threshold(altered.value.size, FALSE_ALARM) * np.sqrt(own.variance()) + as_array(own.bound)
-        return np.where(np.abs(quotient - np.rint(quotient)) * unit <= error, unit**2, 0.0)
-
-    return Altered(step, truncated, slack)
-
-
-def _bits_as_half(weight: Array) -> Array:
-    """Return the numbers of float16 that have the bits of the weight in bfloat16."""
-    bits = FORMATS["bfloat16"].round(weight).astype(np.float32).view(np.uint32) >> 16
-    return as_array(bits.astype(np.uint16).view(np.float16), np.float64)
-
-
 def _if_narrower(name: str, change: Change) -> Change:
     """Return the change; it gives None unless the format is narrower than that of the candidate."""
     return lambda step, context: change(step, context) if _is_narrower(name, context) else None
@@ -180,8 +150,5 @@ FAULTS: tuple[Fault, ...] = (
             ("result", COMPUTED, "the result is rounded to {}: reduced precision, not a wrong equation", _result),
         )
     ),
-    Fault("result-bfloat16-truncated", COMPUTED, "the result is truncated to bfloat16, not rounded", _truncated, tried=ALONE),
-    Fault("weights-bfloat16-as-float16", _WEIGHTED, "the weights, stored in bfloat16, are read as float16",
-          other_weight(_bits_as_half), tried=ALONE),
 )
 # fmt: on

@@ -20,15 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.attention import CONTEXT, SCORES
-from conformance.faults.changes import Altered, with_slack, with_slack_of_parent
+from conformance.faults.changes import Altered, with_slack_of_parent
 from conformance.faults.edits import other_weight
-from conformance.faults.fault import ALONE, FAILED, LINEARS, PRODUCTS, Change, Fault, FaultContext, with_parameters
+from conformance.faults.fault import ALONE, FAILED, LINEARS, PRODUCTS, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, Mask, Single, as_array
 from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
-from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 
@@ -64,28 +63,6 @@ def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
     return as_array(np.rint(quotients(w, step)) * step, np.float64)
-
-
-def _symmetric(largest: float) -> Callable[[int | None], Change]:
-    return lambda axis: other_weight(partial(symmetric, axis=axis, largest=largest))
-
-
-def _held_symmetric(axis: int | None) -> Change:
-    """Return the change to a weight as `symmetric` makes it in the storage format: step, quotient and product are rounded to it.
-
-    None is returned in float32 and wider formats, in which it is `symmetric` up to a rounding of float32.
-    """
-
-    def change(step: Step, context: FaultContext) -> Step | None:
-        rounded = context.storage.round
-        if context.storage.unit_roundoff <= FORMATS["float32"].unit_roundoff:
-            return None
-        weight = step.site.parameters["weight"]
-        unit = rounded(np.abs(weight).max(axis, keepdims=True) / 127.0)
-        levels = np.rint(rounded(weight / np.where(unit > 0.0, unit, 1.0)))
-        return with_parameters(step, weight=rounded(levels * unit))
-
-    return change
 
 
 def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
@@ -151,24 +128,6 @@ def _float8_result(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: _unscaled_float8(inner.value), slack)
 
 
-def _wrapped(weight: Array) -> Array:
-    """Return the weight as integers times max |w| / 128 of each output feature, with +128 as −128."""
-    w = weight.astype(np.float32)
-    step = np.abs(w).max(1, keepdims=True) / np.float32(128.0)
-    levels = np.rint(quotients(w, step))
-    return as_array(np.where(levels == 128.0, -levels, levels) * step, np.float64)
-
-
-def _scales_of_columns(step: Step, _: FaultContext) -> Step | None:
-    """Return the layer with integers scaled by output feature, times the scales of input features; None unless it is square."""
-    weight = step.site.parameters["weight"]
-    if weight.shape[0] != weight.shape[1]:
-        return None
-    w = weight.astype(np.float32)
-    scale = np.abs(w).max(1) / np.float32(127.0)
-    return with_parameters(step, weight=as_array(np.rint(quotients(w, scale[:, None])) * scale, np.float64))
-
-
 def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     """Return the step with keys, or values, of 255 levels for each token and head.
 
@@ -186,38 +145,14 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     return with_slack_of_parent(read, lambda _, arithmetic: ties + arithmetic.storage.rounding_variance(held), 1)
 
 
-def _two_of_four(step: Step, _: FaultContext) -> Step | None:
-    """Return the layer with the two smallest of every four consecutive weights of an output feature set to zero.
-
-    Of weights that tie for the second place, any may have been kept.
-    """
-    weight = step.site.parameters["weight"]
-    if weight.shape[1] % 4:
-        return None
-    groups = weight.reshape(len(weight), -1, 4)
-    sizes = np.abs(groups)
-    sparse = groups.copy()
-    np.put_along_axis(sparse, sizes.argsort(-1, kind="stable")[..., :2], 0.0, -1)
-    second, third = np.sort(sizes, -1)[..., 1:2], np.sort(sizes, -1)[..., 2:3]
-    tied = np.where((sizes == second) & (second == third), groups, 0.0).reshape(weight.shape)
-    changed = with_parameters(step, weight=sparse.reshape(weight.shape))
-    if not tied.any() or not isinstance(step, Linear):
-        return changed
-    spread = step.inputs**2 @ (tied**2).T
-    return with_slack(changed, lambda _, __: spread)
-
-
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     *(
-        Fault(f"precision-{name}{end}{held}", LINEARS,
-              f"the weights are rounded to {levels} levels per {group}{held and ', in their own format'}: {name} quantisation",
-              change(axis), tried=ALONE if held else FAILED)
+        Fault(f"precision-{name}{end}", LINEARS,
+              f"the weights are rounded to {int(2 * largest) + 1} levels per {group}: {name} quantisation",
+              other_weight(partial(symmetric, axis=axis, largest=largest)), tried=FAILED)
         for end, axis, group in (("", None, "tensor"), ("-channel", 1, "output feature"))
-        for name, held, levels, change in (
-            ("int8", "", 255, _symmetric(127.0)), ("int8", "-held", 255, _held_symmetric),
-            ("int4", "", 15, _symmetric(7.0)),
-        )
+        for name, largest in (("int8", 127.0), ("int4", 7.0))
     ),
     *(
         Fault(f"precision-{name}", LINEARS, f"the weights are rounded to {levels}: quantisation", other_weight(quantiser),
@@ -229,17 +164,11 @@ FAULTS: tuple[Fault, ...] = (
             ("float8", "float8 (E4M3), scaled per tensor", _float8),
         )
     ),
-    Fault("precision-int8-wrapped", LINEARS, "the weights are rounded to int8 with +128, which becomes −128",
-          other_weight(_wrapped), tried=ALONE),
-    Fault("precision-int8-scales-of-inputs", LINEARS,
-          "the weights are int8 with a scale for each output feature, which is applied to the input feature of that index",
-          _scales_of_columns, tried=ALONE),
     Fault("precision-int8-cache", SCORES | CONTEXT,
           "the keys, or the values, are rounded to 255 levels for each token and head: int8 quantisation", _cache_of_bytes,
           tried=ALONE),
     Fault("precision-float8-inputs", PRODUCTS, "the inputs are rounded to float8 (E4M3): quantisation",
           lambda step, _: step.replaced(parents=tuple(_unscaled_float8(p) for p in step.parents)), tried=ALONE),
     Fault("result-float8", LINEARS, "the result is rounded to float8 (E4M3): quantisation", _float8_result, tried=ALONE),
-    Fault("weight-two-of-four", LINEARS, "the two smallest of every four weights of a feature are zero", _two_of_four, tried=ALONE),
 )
 # fmt: on

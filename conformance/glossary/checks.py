@@ -1,4 +1,4 @@
-"""Entries for checks and laws, from their catalogue and from the docstrings of the modules that implement them."""
+"""Entries for checks and laws, from their catalogue and from the docstrings of the functions that do them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,13 +17,11 @@ def summaries() -> Mapping[str, str]:
 def sections(name: str) -> Iterator[Section]:
     """Yield what a check catches, its method and inputs, how to repair a failure, and how to run it alone."""
     check = CHECKS[name]
-    module = check.described_in or check.entry_point.partition(":")[0]
-    drawn = "batches that Hypothesis draws, shrunk to the smallest that fails"
-    inputs = check.inputs or (drawn if check.searches else "the golden's own batches")
+    function = check.function
     goldens = "every golden" if check.every_golden else f"{' and '.join(DEFAULT_GOLDENS)}, or those that are named"
     yield "catches, for example", (check.catches,)
-    yield "method", paragraphs(documentation(f"conformance.{module}"))
-    yield "inputs", (f"{inputs}; on {goldens}",)
+    yield "method", paragraphs(documentation(function.__module__, function.__name__))
+    yield "inputs", (f"{check.inputs}; on {goldens}",)
     yield "how to repair a failure", (check.remedy,)
     yield "to run it alone", (f"bert-conformance run -i NAME --check {name}",)
 

@@ -47,13 +47,13 @@ class Group(Protocol):
 
 
 def documentation(module: str, name: str = "") -> str:
-    """Return the docstring of a module, or of a class of that name in it, from its source file.
+    """Return the docstring of a module, or of a class or function of that name in it, from its source file.
 
     Python itself discards docstrings with `-OO`, and a module need not be imported for its text: those of laws import torch.
     """
     tree = _parsed(module)
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    return ast.get_docstring(next(classes) if name else tree) or ""
+    named = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+    return ast.get_docstring(next(named) if name else tree) or ""
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from conformance.diagnosis.input_mistakes import MISTAKES
+from conformance.diagnosis.inputs import MISTAKES
 from conformance.glossary.entry import Section
 
 _BY_NAME = {mistake.name: mistake for mistake in MISTAKES}

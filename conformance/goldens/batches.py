@@ -1,7 +1,7 @@
-"""Generated batches: ids, token types and labels from Philox integers, and masks written as strings."""
+"""Generated batches: ids, token types and labels from Philox integers, and masks written as strings; and those of the goldens."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.numerics.formats import FORMATS, Array
+
+SEED = 20_260_101
 
 
 class Stream:
@@ -111,3 +113,94 @@ def _targets(a: Architecture, integers: Callable[[str, tuple[int, ...], int, int
     if a.problem == MULTI_LABEL:
         return integers("class_targets", shape, 0, 2).astype(np.float64)
     return integers("class_targets", shape, -16, 17) / 8.0
+
+
+Batches = Callable[[Architecture], Mapping[str, Batch]]
+
+
+def padded(*masks: str) -> Batches:
+    """Return a function that makes one batch of random ids under masks, a string for each row (`drawn`)."""
+    return lambda a: {"padded": batch(SEED, a, drawn(masks))}
+
+
+def with_states(*masks: str) -> Batches:
+    """Add encoder states of standard deviation 1 that every format represents exactly, with a mask of their own."""
+    mask = drawn(("11111111111", "11111110000", "00111111111", "10110111010"))
+
+    def batches(a: Architecture) -> Mapping[str, Batch]:
+        states = Stream(SEED, "encoder_hidden_states").normals((*mask.shape, a.hidden_size))
+        given = batch(SEED, a, drawn(masks))
+        return {"padded": replace(given, encoder_hidden_states=states, encoder_attention_mask=mask)}
+
+    return batches
+
+
+def with_further_inputs(*masks: str) -> Batches:
+    """Return one batch with random position ids, and one with a mask for each query; every token attends at least to itself."""
+    mask = drawn(masks)
+
+    def batches(a: Architecture) -> Mapping[str, Batch]:
+        given = batch(SEED, a, mask)
+        ids = Stream(SEED, "position_ids").integers(mask.shape, 0, a.max_position_embeddings)
+        pairs = Stream(SEED, "attention_mask").integers((*mask.shape, mask.shape[1]), 0, 3) > 0
+        pairs = (pairs | np.eye(mask.shape[1], dtype=np.bool_)) & (mask[:, :, None] & mask[:, None, :] == 1)
+        return {"positions": replace(given, position_ids=ids), "pairs": replace(given, attention_mask=pairs.astype(np.int64))}
+
+    return batches
+
+
+def with_ids_of_padding(*masks: str) -> Batches:
+    """Return a batch whose ids are 0 exactly at padding, so that a mask derived from the ids equals the attention mask.
+
+    Token types are 1 in the first half of each row and 2 in the second, with 0 for padding.
+    """
+    mask = drawn(masks)
+
+    def batches(a: Architecture) -> Mapping[str, Batch]:
+        given = batch(SEED, a, mask)
+        second = np.arange(mask.shape[1]) >= mask.sum(1, keepdims=True) // 2
+        ids, types = mask * (1 + given.input_ids % (a.vocab_size - 1)), mask * (1 + second)
+        return {"padded": replace(given, input_ids=ids, token_type_ids=types)}
+
+    return batches
+
+
+_LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)
+_PAD, _CLS, _SEP, _MASK = 0, 2, 3, 4  # ids in the usual order of a WordPiece vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK]
+
+
+def of_edges(a: Architecture) -> Mapping[str, Batch]:
+    """Return batches of many lengths, one with holes in its mask, and one of unusual texts."""
+    made = {f"length-{n}": batch(SEED, a, _of_lengths(n), f"length-{n}:") for n in _LENGTHS}
+    ids = _unusual(a.max_position_embeddings, a.vocab_size)
+    made["holes"] = batch(SEED, a, _holes(32), "holes:")
+    made["odd-texts"] = batch(SEED, a, np.ones_like(ids), "odd-texts:", ids)
+    return made
+
+
+def _of_lengths(length: int) -> Ids:
+    """Return a mask (B, S) with a row for each number of tokens from the next shorter batch's length + 1 to `length`.
+
+    The rows are padded on the right and on the left in turn.
+    """
+    shorter = max((n for n in _LENGTHS if n < length), default=0)
+    position = np.arange(length)
+    rows = [position < n if n % 2 else position >= length - n for n in range(shorter + 1, length + 1)]
+    return np.array(rows, np.int64)
+
+
+def _holes(length: int) -> Ids:
+    """Return a mask of eight rows whose tokens are masked with probability 1/2, 1/4, 1/8, …, except the first token of each row."""
+    chance = 2 ** np.arange(1, 9)[:, None]
+    mask = np.asarray(Stream(SEED, "holes").integers((8, length), 0, 256) % chance != 0, np.int64)
+    mask[:, 0] = 1
+    return mask
+
+
+def _unusual(length: int, vocabulary: int) -> Ids:
+    """Return ids of unusual texts: one id repeated, only special tokens, only [CLS] and [SEP], and ascending or descending ids."""
+    position = np.arange(length)
+    rising = position % vocabulary
+    frame = np.where(position == 0, _CLS, np.where(position == length - 1, _SEP, _MASK))
+    rows = [np.full(length, 7), np.full(length, _PAD), frame, np.where(position % 2, _SEP, _CLS), rising]
+    return np.array([*rows, vocabulary - 1 - rising], np.int64)

@@ -1,6 +1,6 @@
 """Goldens of the user's own: any local checkpoint on any inputs, with true activations computed by the oracle when needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.goldens.batches import batch, drawn
+from conformance.goldens.batches import SEED, batch, drawn
 from conformance.goldens.golden import Golden, load_golden
-from conformance.goldens.recipe import SEED
 from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.checkpoint import Checkpoint
@@ -49,7 +48,8 @@ def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -
         'mine'
     """
     for which, given in batches.items():
-        _require_fit(which, given, checkpoint.architecture)
+        for misfit in _misfits(given, checkpoint.architecture):
+            raise UsageError(f"batch {which}: {misfit}")
     return Golden(name, 0, batches, lambda: checkpoint)
 
 
@@ -133,73 +133,62 @@ def _batches(file: Path) -> dict[str, Batch]:
 
 def fits(given: Batch, a: Architecture) -> bool:
     """Return whether the network accepts the batch."""
-    try:
-        _require_fit("", given, a)
-    except UsageError:
-        return False
-    return True
+    return not any(_misfits(given, a))
 
 
-def _require_fit(name: str, given: Batch, a: Architecture) -> None:
-    limits = [
-        ("input_ids", given.input_ids, a.vocab_size, "vocab_size"),
-        ("token_type_ids", given.types, a.type_vocab_size, "type_vocab_size"),
-    ]
-    if given.position_ids is not None:
-        limits.append(("position_ids", given.position_ids, a.max_position_embeddings, "max_position_embeddings"))
+def _misfits(given: Batch, a: Architecture) -> Iterator[str]:
+    """Yield what of a batch the network does not accept, in words."""
     empty = np.flatnonzero(~given.mask.any(1))
     if empty.size:
-        raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
+        yield f"attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined"
     if given.length > a.longest:
-        raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
-    _require_fitting_attention(name, given, a)
-    _require_fitting_classes(name, given, a)
-    labels = (
-        *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
-        *(("start_positions", given.length), ("end_positions", given.length)),
-        ("choice_labels", given.size // (1 if given.choice_labels is None else len(given.choice_labels))),
-    )
-    for what, limit in labels:
+        yield f"{given.length} tokens, and the network takes at most {a.longest}"
+    yield from _misfits_of_attention(given, a)
+    yield from _misfits_of_classes(given, a)
+    choices = given.size // (1 if given.choice_labels is None else len(given.choice_labels))
+    labels = {
+        **{"labels": a.vocab_size, "next_sentence_label": 2, "class_labels": a.num_labels, "token_labels": a.num_labels},
+        **{"start_positions": given.length, "end_positions": given.length, "choice_labels": choices},
+    }
+    for what, limit in labels.items():
         array = getattr(given, what)
         if array is not None and ((array != IGNORED_LABEL) & ((array < 0) | (array >= limit))).any():
-            raise UsageError(f"batch {name}: {what} has labels outside 0 to {limit - 1}, other than {IGNORED_LABEL}")
-    for what, array, limit, called in limits:
-        if array.min() < 0 or array.max() >= limit:
-            worst = int(array[(array < 0) | (array >= limit)][0])
-            row, column = np.argwhere((array < 0) | (array >= limit))[0]
-            raise UsageError(f"batch {name}: {what}[{row}, {column}] is {worst}, expected 0 to {limit - 1} ({called})")
+            yield f"{what} has labels outside 0 to {limit - 1}, other than {IGNORED_LABEL}"
+    ids = {"input_ids": "vocab_size", "token_type_ids": "type_vocab_size", "position_ids": "max_position_embeddings"}
+    for what, setting in ids.items():
+        array, limit = getattr(given, what), getattr(a, setting)
+        if array is not None and len(outside := np.argwhere((array < 0) | (array >= limit))):
+            yield f"{what}{outside[0].tolist()} is {array[tuple(outside[0])]}, expected 0 to {limit - 1} ({setting})"
 
 
-def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None:
-    """Raise `UsageError` for encoder states that do not fit the network, and decoder tokens whose allowed keys are all later."""
+def _misfits_of_attention(given: Batch, a: Architecture) -> Iterator[str]:
+    """Yield what is wrong with encoder states, and with decoder tokens whose allowed keys are all later."""
     states = given.encoder_hidden_states
     if states is not None and not a.add_cross_attention:
-        raise UsageError(f"batch {name}: there are encoder_hidden_states, and the network has no cross-attention; leave them out")
-    if states is not None and states.shape[-1] != a.hidden_size:
-        raise UsageError(f"batch {name}: encoder_hidden_states are {states.shape[-1]} wide, expected {a.hidden_size} (hidden_size)")
+        yield "there are encoder_hidden_states, and the network has no cross-attention; leave them out"
+    elif states is not None and states.shape[-1] != a.hidden_size:
+        yield f"encoder_hidden_states are {states.shape[-1]} wide, expected {a.hidden_size} (hidden_size)"
     if a.is_decoder:
         keys = given.keys & np.tri(given.length, dtype=np.bool_)
         without = np.argwhere(given.mask & ~keys.any(-1))
         if without.size:
             row, query = without[0]
-            raise UsageError(
-                f"batch {name}: attention_mask lets token {query} of row {row} attend to later tokens alone, and a decoder "
-                "has none for it; what that computes is undefined"
+            yield (
+                f"attention_mask lets token {query} of row {row} attend to later tokens alone, and a decoder has none for it; what "
+                "that computes is undefined"
             )
 
 
-def _require_fitting_classes(name: str, given: Batch, a: Architecture) -> None:
-    """Raise `UsageError` for sequence labels that do not fit the problem for which the classifier is trained."""
+def _misfits_of_classes(given: Batch, a: Architecture) -> Iterator[str]:
+    """Yield what is wrong with labels of sequences for the problem for which the classifier is trained."""
     problem = f"the network's problem is {a.problem} with num_labels {a.num_labels}"
     if given.class_labels is not None and a.problem != SINGLE_LABEL:
-        raise UsageError(f"batch {name}: there are class_labels, and {problem}; give class_targets, (B, {a.num_labels}) numbers")
+        yield f"there are class_labels, and {problem}; give class_targets, (B, {a.num_labels}) numbers"
     if given.class_targets is None:
         return
     if a.problem == SINGLE_LABEL:
-        raise UsageError(f"batch {name}: there are class_targets, and {problem}; give class_labels, (B,) integers")
+        yield f"there are class_targets, and {problem}; give class_labels, (B,) integers"
     if given.class_targets.shape[1] != a.num_labels:
-        raise UsageError(
-            f"batch {name}: class_targets are {given.class_targets.shape[1]} a row, expected {a.num_labels} (num_labels)"
-        )
+        yield f"class_targets are {given.class_targets.shape[1]} a row, expected {a.num_labels} (num_labels)"
     if a.problem == MULTI_LABEL and ((given.class_targets < 0.0) | (given.class_targets > 1.0)).any():
-        raise UsageError(f"batch {name}: class_targets has values outside 0 to 1, and {problem}")
+        yield f"class_targets has values outside 0 to 1, and {problem}"

@@ -11,13 +11,11 @@ import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
 from conformance.goldens.manifest import GRADIENTS, MANIFEST, ManifestEntry, fixtures_directory, located, manifest
-from conformance.goldens.recipe import Recipe
-from conformance.goldens.saved_golden import SavedGolden
+from conformance.goldens.recipe import Recipe, described, generated_checkpoint
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.model.directory import files_of
 from conformance.model.files import Stamp, read_safetensors, reading, stamps_of
 from conformance.numerics.formats import Array
@@ -88,21 +86,12 @@ def with_config(golden: Golden, **settings: Any) -> Golden:
 
 def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]]) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a fixture file, named `batch/NAME/array` and `activation/NAME/activation`."""
-    arrays: dict[str, npt.NDArray[Any]] = {
-        f"batch/{name}/{key}": array for name, batch in batches.items() for key, array in batch.arrays().items()
-    }
-    arrays |= {f"activation/{name}/{key}": array for name, found in activations.items() for key, array in found.items()}
-    return arrays
+    return flat("batch", {name: batch.arrays() for name, batch in batches.items()}) | flat("activation", activations)
 
 
-def stored_gradients(gradients: Gradients) -> dict[str, Array]:
-    """Return the arrays of a golden's gradient file, named `gradient/BATCH/SOURCE/NAME.grad`."""
-    return {
-        f"gradient/{batch}/{source}/{name}": array
-        for batch, by_source in gradients.items()
-        for source, found in by_source.items()
-        for name, array in found.items()
-    }
+def flat(what: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays of one kind, which are nested by batch and name, under the names `WHAT/BATCH/NAME`."""
+    return {f"{what}/{batch}/{name}": array for batch, of_batch in arrays.items() for name, array in of_batch.items()}
 
 
 def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -167,8 +156,8 @@ def _described(
     name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None, files: Mapping[Path, Stamp | None]
 ) -> Golden:
     """Return the golden described by a manifest entry; its network comes from a recipe, or from the checkpoint it was made from."""
-    recipe: Recipe = SavedGolden.described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
-    kept = isinstance(recipe, SavedGolden)
+    recipe = described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
+    kept, folder = bool(recipe.beside), recipe.folder
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
@@ -185,9 +174,9 @@ def _described(
         {} if kept else activations,
         recorded=activations if kept else {},
         origin=str(home) if kept else "",
-        folder=recipe.folder,
+        folder=folder,
         read_gradients=partial(_gradients, name, entry, home or fixtures_directory()) if entry.gradients_digest else None,
-        files={**files, **(stamps_of(files_of(recipe.folder)) if recipe.folder else {})},
+        files={**files, **(stamps_of(files_of(folder)) if folder else {})},
     )
 
 
@@ -205,8 +194,7 @@ def _gradients(name: str, entry: ManifestEntry, home: Path) -> Gradients:
 def forget_checkpoints() -> None:
     """Clear the cached networks of goldens, so that they are generated or read again on the next access."""
     _verified.cache_clear()
-    for recipe in RECIPES.values():
-        vars(recipe).pop("_checkpoint", None)
+    generated_checkpoint.cache_clear()
 
 
 @lru_cache(maxsize=2)
@@ -221,7 +209,7 @@ def _verified(recipe: Recipe, architecture: Architecture, digest: str) -> Checkp
     changed = [f"{name} {found!r}, expected {expected!r}" for name, found, expected in both if found != expected]
     if changed:
         raise FixtureError(f"golden {recipe.name}: the network ({recipe.source}) is another: it has {'; '.join(changed)}")
-    found = recipe.weights_digest()
+    found = recipe.weights_digest(checkpoint)
     if found != digest:
         raise FixtureError(f"golden {recipe.name}: the weights ({recipe.source}) have SHA-256 {found}, expected {digest}")
     return checkpoint

@@ -10,14 +10,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.errors import UsageError
-from conformance.goldens.golden import Golden, load_golden, stored_arrays, stored_gradients
+from conformance.goldens.golden import Golden, flat, load_golden, stored_arrays
 from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, ManifestEntry, manifest, of_entry
-from conformance.goldens.recipe import Recipe, keeps_gradient
-from conformance.goldens.saved_golden import SavedGolden
+from conformance.goldens.recipe import Recipe, keeps_gradient, saved_in
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
@@ -42,14 +40,24 @@ def make_one(folder: Path, recipe: Recipe) -> None:
 def _stored(folder: Path, recipe: Recipe) -> ManifestEntry:
     """Write the files of one golden and return its manifest entry."""
     batches, checkpoint = recipe.batches(), recipe.checkpoint()
-    arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
+    arrays = stored_arrays(batches, {name: _kept(recipe, checkpoint, batch) for name, batch in batches.items()})
     save_file(arrays, folder / f"{recipe.name}.safetensors")
-    gradients_digest = ""
-    if recipe.name in DEFAULT_GOLDENS and not isinstance(recipe, SavedGolden):
-        gradients = stored_gradients({b: _kept_gradients(checkpoint, batch) for b, batch in batches.items()})
+    gradients: dict[str, Array] = {}
+    if recipe.name in DEFAULT_GOLDENS and not recipe.beside:
+        gradients = flat("gradient", {name: _kept_gradients(checkpoint, batch) for name, batch in batches.items()})
         save_file(gradients, folder / f"{recipe.name}{GRADIENTS}")
-        gradients_digest = content_digest(gradients)
-    return _entry(recipe, batches, content_digest(arrays), gradients_digest)
+    architecture = checkpoint.architecture.as_dict()
+    digests = recipe.weights_digest(checkpoint), content_digest(arrays), content_digest(gradients) if gradients else ""
+    return ManifestEntry(
+        recipe.version,
+        recipe.source,
+        architecture,
+        list(batches),
+        *digests[:2],
+        of_entry(recipe.version, architecture, list(batches), *digests),
+        recipe.beside,
+        digests[2],
+    )
 
 
 def _write_manifest(folder: Path, entries: Mapping[str, ManifestEntry]) -> None:
@@ -66,7 +74,7 @@ def keep(own: Golden, folder: Path) -> Golden:
         UsageError: the folder is not empty, since goldens are never overwritten; or its name is that of a shipped golden.
     """
     assert own.folder is not None
-    recipe = SavedGolden.of(folder, own.folder, own.batches)
+    recipe = saved_in(folder, own.folder, own.batches)
     if recipe.name in manifest():
         raise UsageError(f"{folder}: a golden that is shipped is called {recipe.name!r}; call the folder otherwise")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -80,25 +88,11 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
     return {name: np.array(value, order="C") for name, value in walk if recipe.keeps(name)}
 
 
-def _kept_gradients(checkpoint: Checkpoint, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Return the gradients to store, by the activation that the backward pass starts from."""
+def _kept_gradients(checkpoint: Checkpoint, batch: Batch) -> dict[str, Array]:
+    """Return the gradients to store, named `SOURCE/NAME.grad` by the activation that the backward pass starts from."""
     networks = Network(checkpoint.architecture, checkpoint.weights, batch).backward_passes()
-    return {str(n.source): {key: np.array(value, order="C") for key, value in n.walk() if keeps_gradient(key)} for n in networks}
-
-
-def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gradients_digest: str) -> ManifestEntry:
-    architecture, weights_digest = recipe.checkpoint().architecture.as_dict(), recipe.weights_digest()
-    return ManifestEntry(
-        recipe.version,
-        recipe.source,
-        architecture,
-        list(batches),
-        weights_digest,
-        stored_digest,
-        of_entry(recipe.version, architecture, list(batches), weights_digest, stored_digest, gradients_digest),
-        recipe.beside if isinstance(recipe, SavedGolden) else "",
-        gradients_digest,
-    )
+    walks = ((network.source, *step) for network in networks for step in network.walk())
+    return {f"{source}/{key}": np.array(value, order="C") for source, key, value in walks if keeps_gradient(key)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

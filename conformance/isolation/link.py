@@ -1,64 +1,100 @@
-"""A connection between two processes for messages of bytes and NumPy arrays; the receiver copies the arrays.
+"""A connection between two processes: each message is a line of JSON, and its arrays follow as the bytes of a safetensors file.
 
-The receiver validates everything: the size of a message is limited; an array must have a numeric dtype, the number of bytes that
-its shape implies, and at most as many bytes as the receiver allows; and no wait exceeds the deadline. Receiving runs no code.
-
-On the wire, a message is its length (4 bytes) followed by a `_Frame` in MessagePack. Each array follows, either as its bytes or, if
-it is large, as one byte together with the descriptor of a file in memory.
+The receiver validates everything: a line and the arrays are limited in size, the line has a fixed schema, what it contains is
+converted to the type that is expected, and no wait exceeds the deadline. Receiving runs no code.
 """
 
-import array
 import math
-import os
 import socket
-import stat
-import struct
 import threading
 import time
-from collections.abc import Sequence
-from math import prod
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-_SMALL = 2**16  # bytes, the size of a pipe: arrays up to this size are sent as bytes
-_LONGEST = 2**24  # bytes of a message without its arrays: several times the size of the longest text and a batch
-_LENGTH = struct.Struct("!I")
+from conformance import errors
+from conformance.errors import CandidateFailure, ConformanceError, UsageError
+from conformance.model.batch import Batch
+from conformance.names import message_of
+
+_LONGEST = 2**24  # bytes of a line, or of the arrays beyond those expected: several times the longest text and a batch
+_CHUNK = 2**16  # bytes looked at to find the end of a line
+_ARRAY = "array"  # key of an object that stands for an array: its number among the arrays of the message
+_NULL = msgspec.Raw(b"null")
 
 
 class NoMessageError(ValueError):
     """The received data is not a valid message."""
 
 
-class _Header(msgspec.Struct, frozen=True):
-    """The header of an array that follows a frame.
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An error of the project's own classes, sent in place of a reply and raised again by the receiver.
 
     Attributes:
-        shape: shape of the array.
-        dtype: NumPy's string for the dtype.
-        in_file: whether a file descriptor is sent instead of the bytes.
+        kind: name of the class in `conformance.errors`.
+        text: the message.
+        batch: the arrays of the batch for which it was raised; None if the batch is not known.
     """
 
-    shape: tuple[int, ...]
-    dtype: str
-    in_file: bool
+    kind: str
+    text: str
+    batch: dict[str, np.ndarray[Any, Any]] | None = None
+
+    @classmethod
+    def of(cls, error: ConformanceError) -> "Failure":
+        """Describe an error; a candidate's own subclass is replaced by its nearest base class in this project."""
+        bases = type.mro(type(error))
+        kind = next(name for base in bases for name, own in vars(errors).items() if own is base)
+        batch = error.batch if isinstance(error, CandidateFailure) else None
+        return cls(kind, message_of(error), batch.arrays() if type(batch) is Batch else None)
+
+    def error(self) -> ConformanceError:
+        """Return the error, to be raised; raise `NoMessageError` if there is no such class or the batch is not valid."""
+        kind = getattr(errors, self.kind, None)
+        if not isinstance(kind, type) or not issubclass(kind, ConformanceError):
+            raise NoMessageError(f"there is no error {self.kind!r:.100}")
+        try:
+            error = kind(self.text)
+            if self.batch and isinstance(error, CandidateFailure):
+                error.batch = Batch.of(self.batch)
+        except (TypeError, UsageError) as why:
+            raise NoMessageError(f"an error that cannot be one: {why}") from why
+        return error
 
 
-class _Frame(msgspec.Struct, frozen=True):
-    message: bytes
-    arrays: tuple[_Header, ...]
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A line: a request, a reply to it, a failure in place of a reply, or what a worker asks or reports before it replies.
 
+    Attributes:
+        request: name of the method that a worker is to call, with its class.
+        arguments: its arguments.
+        reply: the result of the method, or the parameter that a worker asked for.
+        failure: the error that the method raised.
+        device_loss: of a reply or failure: the error that made the device unusable; None while it is usable.
+        parameter: name of the parameter that a worker needs.
+        progress: what a worker is doing, and the part that is done.
+        bytes: number of bytes of the arrays that follow.
+    """
 
-_FRAME = msgspec.msgpack.Decoder(_Frame)
+    request: str | None = None
+    arguments: msgspec.Raw = _NULL
+    reply: msgspec.Raw = msgspec.Raw()
+    failure: Failure | None = None
+    device_loss: str | None = None
+    parameter: str | None = None
+    progress: tuple[str, float] | None = None
+    bytes: int = 0
 
-
-def _bytes(header: _Header) -> int:
-    """Return the number of bytes of an array; raise `ValueError` if it is not numeric or its shape is invalid."""
-    dtype = np.dtype(header.dtype)
-    if dtype.kind not in "biuf" or any(length < 0 for length in header.shape):
-        raise ValueError(f"an array of {header.dtype}, {header.shape}")
-    return prod(header.shape) * dtype.itemsize
+    @property
+    def is_reply(self) -> bool:
+        """Whether it is a reply or a failure in place of one."""
+        return self.failure is not None or bool(memoryview(self.reply).nbytes)
 
 
 class Link:
@@ -74,55 +110,51 @@ class Link:
         self.end, self.deadline = end, math.inf
         self._turn = threading.Lock()
 
-    def send(self, message: bytes, arrays: Sequence[Any] = ()) -> None:
-        """Send a message and NumPy arrays.
+    def send(self, message: Sequence[bytes]) -> None:
+        """Send a message that was made by `encoded`.
 
         Raises:
             TimeoutError: the deadline has passed because the other end does not read.
             OSError: the other end is closed.
         """
-        contiguous = [np.ascontiguousarray(one).reshape(one.shape) for one in arrays]
-        in_files = [one.nbytes > _SMALL and hasattr(os, "memfd_create") for one in contiguous]
-        headers = (_Header(one.shape, one.dtype.str, in_file) for one, in_file in zip(contiguous, in_files, strict=True))
-        frame = msgspec.msgpack.encode(_Frame(message, tuple(headers)))
         with self._turn:
-            self._wait()
-            self.end.sendall(_LENGTH.pack(len(frame)) + frame)
-            for one, in_file in zip(contiguous, in_files, strict=True):
-                (self._send_file if in_file else self.end.sendall)(one.reshape(-1).view(np.uint8).data)
+            for part in filter(None, message):
+                self._wait()
+                self.end.sendall(part)
 
-    def receive(self, most: float = 0, longest: float = _LONGEST) -> tuple[bytes, list[Any]]:
-        """Receive the next message, of at most `longest` bytes, and its arrays, which may have at most `most` bytes in total.
+    def receive(self, most: float = 0, longest: float = _LONGEST) -> "Received":
+        """Receive the next message, of a line of at most `longest` bytes and arrays of at most `most`.
 
         Raises:
             TimeoutError: the deadline has passed.
             EOFError: the other end is closed.
             NoMessageError: the data received is not a valid message, or is larger than allowed.
         """
+        line = self._line(longest)
         try:
-            (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
-            if length > longest:
-                raise NoMessageError(f"a message of {length} bytes")
-            frame = _FRAME.decode(self._read(bytearray(length)))
-            size = sum(_bytes(header) for header in frame.arrays)
-            if size > most:
-                raise NoMessageError(f"arrays of {size} bytes, where {most} are expected")
-            return frame.message, [self._array(header) for header in frame.arrays]
-        except (ValueError, TypeError, msgspec.MsgspecError, RecursionError) as error:
+            message = msgspec.json.decode(line, type=_Line)
+            if not 0 <= message.bytes <= most + longest:
+                raise NoMessageError(f"arrays of {message.bytes} bytes, where {most} are expected")
+            return Received(line, load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {})
+        except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
             raise NoMessageError(str(error)) from error
 
     def close(self) -> None:
         """Close this end."""
         self.end.close()
 
-    def _array(self, header: _Header) -> Any:
-        found = np.empty(header.shape, header.dtype)
-        memory = found.reshape(-1).view(np.uint8).data
-        if header.in_file:
-            self._receive_file(memory)
-        else:
-            self._read(memory)
-        return found
+    def _line(self, longest: float) -> bytes:
+        """Receive a line, and nothing of what follows it, so that waiting for the socket is waiting for the next message."""
+        line = b""
+        while not line.endswith(b"\n"):
+            self._wait()
+            ahead = self.end.recv(_CHUNK, socket.MSG_PEEK)
+            if not ahead:
+                raise EOFError("the other end is closed")
+            line += self._read(bytearray(ahead.find(b"\n") + 1 or len(ahead)))
+            if len(line) > longest:
+                raise NoMessageError(f"a line of more than {longest} bytes")
+        return line
 
     def _wait(self) -> None:
         """Set the timeout of the next socket operation to the time until the deadline; raise `TimeoutError` if that has passed."""
@@ -134,7 +166,7 @@ class Link:
             raise TimeoutError
         self.end.settimeout(left)
 
-    def _read(self, memory: Any) -> Any:
+    def _read(self, memory: bytearray) -> bytearray:
         view = memoryview(memory)
         while len(view):
             self._wait()
@@ -144,27 +176,77 @@ class Link:
             view = view[count:]
         return memory
 
-    def _send_file(self, memory: Any) -> None:
-        with open(os.memfd_create("array"), "wb", buffering=0) as file:
-            while len(memory):
-                memory = memory[file.write(memory) :]
-            descriptor = array.array("i", [file.fileno()])
-            self._wait()
-            self.end.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
 
-    def _receive_file(self, memory: Any) -> None:
-        self._wait()
-        _, descriptors, _, _ = socket.recv_fds(self.end, 1, 1)
-        if len(descriptors) != 1:
-            raise NoMessageError("no file, where an array is expected")
-        with open(descriptors[0], "rb", buffering=0) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_size != len(memory):
-                raise NoMessageError("a file that is not the array")
-            offset = 0
-            while offset < len(memory):
-                # At an explicit offset, since the sender shares the file and its position.
-                count = os.preadv(file.fileno(), [memory[offset:]], offset)
-                if not count:
-                    raise NoMessageError("a file that has become shorter")
-                offset += count
+class _Line(msgspec.Struct, frozen=True):
+    bytes: int = 0
+
+
+class Received:
+    """A received message.
+
+    Attributes:
+        message: the message.
+    """
+
+    def __init__(self, line: bytes, arrays: Mapping[str, Any]) -> None:
+        """Decode a line with its arrays by number."""
+        self._arrays = arrays
+        self.message: Message = msgspec.json.decode(line, type=Message, dec_hook=self._converted)
+
+    def content(self, raw: msgspec.Raw, kind: Any) -> Any:
+        """Return a value of the message as an object of the type `kind`; raise `NoMessageError` if it is none."""
+        try:
+            return msgspec.json.decode(raw, type=kind, dec_hook=self._converted)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise NoMessageError(str(error)) from error
+
+    def _converted(self, kind: Any, value: Any) -> Any:
+        return Path(value) if kind is Path else self._arrays[str(value[_ARRAY])]
+
+
+def encoded(**fields: Any) -> Sequence[bytes]:
+    """Return a message with these fields of `Message`, a line of JSON and the bytes of its arrays.
+
+    `arguments` and `reply` are plain values, data classes and arrays.
+    """
+    arrays: dict[str, Any] = {}
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"a message holds no {type(value).__name__}")
+        name = str(len(arrays))
+        arrays[name] = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
+        return {_ARRAY: int(name)}
+
+    def line_of(value: Mapping[str, Any]) -> bytes:
+        return msgspec.json.encode(value, enc_hook=converted)
+
+    try:
+        line = line_of(fields)
+    except UnicodeEncodeError:  # surrogates in a candidate's text
+        arrays.clear()
+        line = line_of(_escaped(msgspec.to_builtins(fields, enc_hook=lambda array: array)))
+    content = save(arrays) if arrays else b""
+    return line[:-1] + b',"bytes":%d}\n' % len(content), content
+
+
+def _escaped(plain: Any) -> Any:
+    match plain:
+        case str():
+            return plain.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {key: _escaped(value) for key, value in plain.items()}
+        case list() | tuple():
+            return [_escaped(value) for value in plain]
+    return plain
+
+
+@cache
+def types_of(method: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the type of the tuple of a method's arguments, and that of its result, by its annotations."""
+    hints = get_type_hints(method)
+    result = hints.pop("return")
+    arguments: Any = tuple
+    return arguments[tuple(hints.values())], result

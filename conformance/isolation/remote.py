@@ -1,15 +1,12 @@
 """Candidates in a worker, with the interface of an implementation: the judge treats them like candidates in this process."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache, partial
-from itertools import islice
 from math import prod
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import msgspec
 import numpy as np
 
 from conformance.candidates.arrays import Described, Unreadable
@@ -17,34 +14,19 @@ from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.data_check import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
-from conformance.checks.search.surroundings import ModuleState, Surroundings
-from conformance.errors import CandidateEnded, CandidateError, UsageError
-from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.messages import (
-    TOGETHER,
-    WIDEST_ELEMENT,
-    Conventions,
-    Done,
-    Epoch,
-    Found,
-    Head,
-    Heads,
-    Message,
-    ProjectError,
-    Question,
-    Reason,
-    TokenizerReading,
-    Traits,
-)
-from conformance.isolation.worker_process import Reply, WorkerProcess
+from conformance.checks.search.surroundings import Surroundings
+from conformance.errors import CandidateEnded, CandidateError
+from conformance.isolation.candidate_work import TOGETHER, WIDEST_ELEMENT, CandidateWork, Head
+from conformance.isolation.link import types_of
+from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
 
-S = TypeVar("S", bound=Message)
-Method = Callable[..., Reply]  # a method of CandidateWork
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
 _OF_A_CALL = (CandidateWork.next, CandidateWork.read)
@@ -55,7 +37,7 @@ class RemoteCandidate(Isolated):
 
     Attributes:
         name: the name by which it is loaded.
-        is_instrumented, known_failures, batch_invariant, features: as in `messages.Traits`.
+        is_instrumented, known_failures, batch_invariant, features: as in `candidate_work.Traits`.
 
     Raises:
         ConformanceError: raised by `candidates.registry.load_implementation` in the worker if the candidate cannot be loaded.
@@ -74,7 +56,7 @@ class RemoteCandidate(Isolated):
         self._load()
 
     def _load(self) -> None:
-        traits, _ = ask(self._worker, Traits, CandidateWork.load, self.name)
+        traits = self._worker.asking(CandidateWork.load)(self.name)
         self.is_instrumented, self.known_failures = traits.is_instrumented, traits.known_failures
         self.batch_invariant, self.features, self._tokenizes = traits.batch_invariant, traits.features, traits.tokenizes
         self._process = self._worker.process
@@ -83,6 +65,11 @@ class RemoteCandidate(Isolated):
         """Load the candidate again if its process has ended."""
         if self._worker.process is not self._process:
             self._load()
+
+    def _asking(self, method: Callable[Concatenate[Any, P], T], most: float = 0) -> Callable[P, T]:
+        """Return a function that calls a method in the worker, where the candidate is loaded."""
+        self._require_loaded()
+        return self._worker.asking(method, most)
 
     @property
     def unobserved(self) -> "RemoteCandidate":
@@ -95,34 +82,21 @@ class RemoteCandidate(Isolated):
         return self._tokenizer if self._tokenizes else None
 
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
-        def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:
-            self._require_loaded()
-            reading, _ = ask(
-                self._worker, TokenizerReading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text
-            )
-            return reading.ids, reading.offsets
-
-        return read
+        return lambda text: self._asking(CandidateWork.tokenize)((tuple(vocabulary), lower_case, strip_accents), text)
 
     @property
     def pretraining_data(self) -> PretrainingData | None:
         """The pipeline that makes the candidate's pre-training examples; None if it has none."""
-        self._require_loaded()
-        conventions = ask(self._worker, Conventions, CandidateWork.conventions)[0].conventions
+        conventions = self._asking(CandidateWork.conventions)()
         return None if conventions is None else PretrainingData(self._epoch, conventions)
 
-    def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:
-        self._require_loaded()
+    def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Sequence[Batch]:
         most = WIDEST_ELEMENT * len(fields(Batch)) * most_rows(corpus) * corpus.length
-        found, arrays = ask(self._worker, Epoch, CandidateWork.epoch, corpus, epoch, most=most)
-        left = iter(arrays)
-        for names in found.batches:
-            yield dict(zip(names, islice(left, len(names)), strict=True))
+        return self._asking(CandidateWork.epoch, most)(corpus, epoch)
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """Return the reason why a case is not supported, or None."""
-        self._require_loaded()
-        return ask(self._worker, Reason, CandidateWork.supports, architecture, device, dtype, self._unobserved)[0].text
+        return self._asking(CandidateWork.supports)(architecture, device, dtype, self._unobserved)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
         """Return a runner; the worker requests those parameters of the checkpoint that the candidate reads."""
@@ -146,8 +120,8 @@ class RemoteRunner(IsolatedRunner):
         """Yield the initial parameters of training; raise `NotApplicable` if the runner in the worker does not provide them."""
         import torch
 
-        self._ask(Done, CandidateWork.initialize, torch.initial_seed())
-        return self._pairs()
+        self.asking(CandidateWork.initialize)(torch.initial_seed())
+        return self.pairs()
 
     def trainer(self, training: Training) -> Callable[[TorchBatch], Iterator[tuple[Any, Any]]]:
         """Start the training loop in the worker and return a function that does one step on a batch.
@@ -157,11 +131,11 @@ class RemoteRunner(IsolatedRunner):
         """
         import torch
 
-        self._ask(Done, CandidateWork.train, training, torch.initial_seed())
+        self.asking(CandidateWork.train)(training, torch.initial_seed())
 
         def step(batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
-            self._ask(Done, CandidateWork.step, batch.numpy())
-            return self._pairs()
+            self.asking(CandidateWork.step)(batch.numpy())
+            return self.pairs()
 
         return step
 
@@ -176,61 +150,58 @@ class RemoteRunner(IsolatedRunner):
 
     def _prepare(self) -> None:
         self._worker.holds = None
-        architecture, parameters = self._checkpoint.architecture, tuple(self._checkpoint.weights)
-        ask(self._worker, Done, CandidateWork.prepare, architecture, parameters, *self._place, checkpoint=self._checkpoint)
+        weights = self._checkpoint.weights
+        prepare = self._worker.asking(CandidateWork.prepare, parameters=weights)
+        prepare(self._checkpoint.architecture, tuple(weights), *self._place)
         self._worker.holds = self
 
-    def _ask(self, kind: type[S], method: Method, *arguments: object, most: float = 0) -> tuple[S, Sequence[Any]]:
+    def asking(self, method: Callable[Concatenate[Any, P], T], most: float = 0) -> Callable[P, T]:
+        """Return a function that calls a method in the worker, where this runner is prepared; it raises its failures."""
         if self._worker.process is not self._process:  # this runner was prepared in a process that has ended
             raise self._worker.failure
         if self._worker.holds is not self and method not in _OF_THE_PROCESS:
             if method in _OF_A_CALL:
                 raise RuntimeError("it is gone: another one has been prepared")
             self._prepare()
-        return ask(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
+        return self._worker.asking(method, most, self._checkpoint.weights)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
         """Yield each pair when it arrives; after the last, copy the candidate's changes of its inputs to the batch's tensors."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
-        self._ask(Done, CandidateWork.call, source, mask, is_at_once(), None, self._seed())
-        return self._pairs(inputs)
+        self.asking(CandidateWork.call)(source, mask, is_at_once(), None, self._seed())
+        return self.pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the pairs of a forward and a backward pass; raise `NotApplicable` if the runner has no backward pass."""
         start = (source, np.asarray(gradient.double().cpu()))
-        self._ask(Done, CandidateWork.call, batch.numpy(), "int64", False, start, self._seed())
-        return self._pairs()
+        self.asking(CandidateWork.call)(batch.numpy(), "int64", False, start, self._seed())
+        return self.pairs()
 
-    def _pairs(self, inputs: Sequence[Any] = ()) -> Iterator[tuple[Any, Any]]:
+    def pairs(self, inputs: Sequence[Any] = ()) -> Iterator[tuple[Any, Any]]:
+        """Yield the pairs of the current call; after the last, set the tensors `inputs` to what the candidate left in them."""
         import torch
 
         most = TOGETHER + sum(tensor.nbytes for tensor in inputs)
-        while True:
-            found, arrays = self._ask(Heads, CandidateWork.next, most=most)
-            if not found.heads:
-                if len(arrays) != len(inputs):
-                    raise CandidateEnded("its process did not send the inputs of a call back")
-                for tensor, now in zip(inputs, arrays, strict=True):
-                    tensor.data = torch.from_numpy(now).to(tensor)
-                return
-            left = iter(arrays)
+        while (found := self.asking(CandidateWork.next, most)()).heads:
             for head in found.heads:
                 if head.name is None:
                     raise CandidateError(head.unreadable)
                 if head.unreadable:
                     yield head.name, Unreadable(head.unreadable)
                 else:
-                    sent = next(left, None) if head.is_sent else None
-                    yield head.name, Described(head.dtype, head.shape, head.device, cache(partial(self._values, head, sent)))
+                    yield head.name, Described(head.dtype, head.shape, head.device, cache(partial(self._values, head)))
+        if len(found.inputs) != len(inputs):
+            raise CandidateEnded("its process did not send the inputs of a call back")
+        for tensor, now in zip(inputs, found.inputs, strict=True):
+            tensor.data = torch.from_numpy(now).to(tensor)
 
-    def _values(self, head: Head, sent: Any) -> Any:
-        values = sent
-        if sent is None:
-            _, arrays = self._ask(Done, CandidateWork.read, head.number, most=prod(head.shape) * WIDEST_ELEMENT)
-            values = arrays[0] if arrays else None
-        if values is None or values.shape != head.shape:
+    def _values(self, head: Head) -> Any:
+        values = head.values
+        if values is None:
+            values = self.asking(CandidateWork.read, prod(head.shape) * WIDEST_ELEMENT)(head.number)
+        if values.shape != head.shape:
             raise CandidateEnded("what its process sent for an activation is not of the shape that it said")
         return values
 
@@ -241,84 +212,40 @@ class RemoteRunner(IsolatedRunner):
 
     def answers_apart(self, subject: Subject, batch: Batch) -> bool:
         """Return whether the candidate answers a batch in a separate process; see `IsolatedRunner`."""
-        accepted: bool = self._found(bool, CandidateWork.answers_apart, subject.golden, subject.name, batch)
-        return accepted
-
-    def _found(self, form: Any, method: Method, *arguments: object) -> Any:
-        """Return the plain data of an answer, converted to the type `form`; raise `CandidateEnded` if it has another schema."""
-        try:
-            return msgspec.convert(self._ask(Found, method, *arguments)[0].value, form)
-        except msgspec.ValidationError as error:
-            raise CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}") from error
+        return self.asking(CandidateWork.answers_apart)(subject.golden, subject.name, batch)
 
 
 class _RemoteSurroundings(Surroundings):
-    """The surroundings of a runner in a worker: read and set there, and compared in this process."""
+    """The surroundings of a runner in a worker: each method is called there, and what it returns is compared in this process."""
 
     def __init__(self, runner: RemoteRunner) -> None:
         self._runner = runner
 
-    def module(self) -> ModuleState | None:
-        state: ModuleState | None = self._runner._found(ModuleState | None, CandidateWork.call_surroundings, "module")
-        return state
-
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        self._runner._ask(Done, CandidateWork.tensors, tuple(names))
-        for name, (found, value) in zip(names, self._runner._pairs(), strict=False):
+        self._runner.asking(CandidateWork.tensors)(tuple(names))
+        for name, (found, value) in zip(names, self._runner.pairs(), strict=False):
             if found != name:
                 raise CandidateEnded(f"its process sends {found!r:.100}, where the tensor {name!r:.100} is asked for")
             yield name, value
 
-    def save(self, path: Path) -> None:
-        self._runner._found(None, CandidateWork.call_surroundings, "save", path)
 
-    def load(self, path: Path) -> None:
-        self._runner._found(None, CandidateWork.call_surroundings, "load", path)
+def _called_there(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that calls a method of `Surroundings` in the worker, or enters there the context that it returns."""
 
-    def settings(self) -> Mapping[str, str]:
-        settings: Mapping[str, str] = self._runner._found(dict[str, str], CandidateWork.call_surroundings, "settings")
-        return settings
-
-    def usual(self) -> AbstractContextManager[object]:
-        return self._inside("usual")
-
-    def one_thread(self) -> AbstractContextManager[object]:
-        return self._inside("one_thread")
-
-    def seeded(self, seed: int) -> AbstractContextManager[object]:
-        return self._inside("seeded", seed)
+    def called(self: _RemoteSurroundings, *arguments: Any) -> Any:
+        return self._runner.asking(method)(*arguments)
 
     @contextmanager
-    def _inside(self, method: str, *arguments: object) -> Iterator[None]:
-        self._runner._ask(Done, CandidateWork.enter, method, *arguments)
+    def entered(self: _RemoteSurroundings, *arguments: Any) -> Iterator[None]:
+        self._runner.asking(CandidateWork.enter)(name, arguments)
         try:
             yield
         finally:
-            self._runner._ask(Done, CandidateWork.leave)
+            self._runner.asking(CandidateWork.leave)()
+
+    return entered if types_of(method)[1] == Iterator[None] else called
 
 
-def ask(
-    worker: WorkerProcess, kind: type[S], method: Method, *arguments: object, checkpoint: Checkpoint | None = None, most: float = 0
-) -> tuple[S, Sequence[Any]]:
-    """Return a worker's answer, of the type `kind`, and its arrays.
-
-    The worker may request parameters of the checkpoint. The arrays may have at most `most` bytes in total.
-
-    Raises:
-        ConformanceError: the method raised it in the worker.
-        CandidateEnded: the answer is of another type.
-    """
-    found, arrays = worker.ask(Question(method, arguments), checkpoint.weights if checkpoint else None, most)
-    if isinstance(found, ProjectError):
-        raise _error(found, arrays)
-    if not isinstance(found, kind):
-        raise CandidateEnded(f"its process answers {method.__name__} by {type(found).__name__}")
-    return found, arrays
-
-
-def _error(found: ProjectError, arrays: Sequence[Any]) -> Exception:
-    """Return the exception to raise for a failure in the worker; a `CandidateEnded` if the failure is not valid."""
-    try:
-        return found.error(list(arrays))
-    except (ValueError, UsageError) as error:
-        return CandidateEnded(f"its process reports an error that cannot be one: {error}")
+for _name, _method in vars(Surroundings).items():
+    if not _name.startswith("_") and _name not in vars(_RemoteSurroundings):
+        setattr(_RemoteSurroundings, _name, _called_there(_name, _method))

@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -16,21 +15,19 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-import msgspec
-
-from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateFailure, CandidateTimeout, ConformanceError, FixtureError
 from conformance.isolation.confinement import ancestors, bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
 from conformance.isolation.fork_server import ENDING, has_ended, interrupts_blocked, server_id, started_context
 from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
-from conformance.isolation.link import Link, NoMessageError
-from conformance.isolation.messages import Answer, Answered, Done, ParameterRequest, Progress, decoded, encoded
+from conformance.isolation.link import Failure, Link, NoMessageError, Received, encoded, types_of
 from conformance.isolation.refused_signals import refuse_signals
 from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
 from conformance.progress import report_progress, watched
+from conformance.results.termination import rendered
 
 _PATIENCE = 3600.0  # seconds that one system call may wait at most; then it is repeated
 _GRACE = 5.0  # seconds that a process may take to end after its connection is closed
@@ -41,11 +38,11 @@ _SERVER_ENDED = "while it ran, the process that starts all workers was ended, an
 _WORKERS: set[int] = set()  # process ids of the running workers of this process
 
 
-class Answerer(Protocol):
-    """The protocol of the work that a worker does."""
+class Work(Protocol):
+    """The protocol of the work that a worker does: each method with annotated types can be asked."""
 
-    def answer(self, question: Any) -> "Reply":
-        """Return the answer to a question."""
+    def of(self, kind: str) -> object:
+        """Return the object whose class has the name `kind` and whose method is asked."""
 
     @property
     def device_loss(self) -> str | None:
@@ -53,7 +50,8 @@ class Answerer(Protocol):
 
 
 Ask = Callable[[str], Array]
-Reply = tuple[Answered, Sequence[Any]]  # a message, and the NumPy arrays sent with it
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        prepare: Callable[[Ask], Answerer],
+        prepare: Callable[[Ask], Work],
         limits: ResourceLimits = ResourceLimits(),
         show: Callable[[str], object] = to_standard_error,
     ) -> None:
@@ -120,25 +118,43 @@ class WorkerProcess:
         """Reset the remaining time to `ResourceLimits.seconds`."""
         self._left = math.inf if self._limits.seconds is None else self._limits.seconds
 
-    def ask(self, question: object, parameters: Mapping[str, Array] | None = None, most: float = 0) -> Reply:
-        """Return the worker's answer to a question; starts a process if there is none.
+    def asking(
+        self, method: Callable[Concatenate[Any, P], T], most: float = 0, parameters: Mapping[str, Array] | None = None
+    ) -> Callable[P, T]:
+        """Return a function that calls a method of the work and returns its result; it starts a process if there is none.
+
+        Its arguments are given by position. It raises what the method raises, and
+
+        - CandidateTimeout: there was no reply in time; the process is ended;
+        - CandidateEnded: the process ended, or sent an invalid message; the text says how;
+        - FixtureError: the process could not be started.
 
         Args:
-            question: the question; it is pickled.
-            parameters: parameters that the worker may request until it answers.
-            most: maximum total size of the answer's arrays, in bytes.
-
-        Raises:
-            CandidateTimeout: there was no answer in time; the process is ended.
-            CandidateEnded: the process ended, or sent an invalid message; the text says how.
-            FixtureError: the process could not be started.
+            method: the method; the result has the type that it is annotated with.
+            most: maximum total size of the arrays in the result, in bytes.
+            parameters: parameters that the worker may request until it replies.
         """
+
+        def asked(*arguments: P.args, **_: P.kwargs) -> T:
+            received = self._asked(method.__qualname__, arguments, parameters or {}, most)
+            try:
+                if received.message.failure is not None:
+                    raise received.message.failure.error()
+                result: T = received.content(received.message.reply, types_of(method)[1])
+            except NoMessageError as error:
+                raise self._end(CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}")) from error
+            return result
+
+        return asked
+
+    def _asked(self, name: str, arguments: object, parameters: Mapping[str, Array], most: float) -> Received:
+        """Return the reply to a request, or the failure in place of it."""
         running = self._running if self.process is not None and self._running else self._started()
         start = time.monotonic()
         running.link.deadline = start + self._left
         try:
-            running.link.send(pickle.dumps(question))
-            answer, arrays = self._answer(running, parameters or {}, most)
+            running.link.send(encoded(request=name, arguments=arguments))
+            received = self._answer(running, parameters, most)
         except TimeoutError:
             raise self._end(CandidateTimeout(f"it had not come to an end after {self._limits.seconds:g} s")) from None
         except NoMessageError as error:
@@ -152,9 +168,9 @@ class WorkerProcess:
             raise self._end(CandidateEnded(ended)) from None
         finally:
             self._left -= time.monotonic() - start
-        if answer.device_loss is not None:
-            self._end(CandidateEnded(f"what ran before has broken the device for its process: {answer.device_loss}"))
-        return answer.value, arrays
+        if received.message.device_loss is not None:
+            self._end(CandidateEnded(f"what ran before has broken the device for its process: {received.message.device_loss}"))
+        return received
 
     def _end(self, why: CandidateFailure) -> CandidateFailure:
         """End the process and return the error `why`, to be raised."""
@@ -185,8 +201,8 @@ class WorkerProcess:
             raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return running
 
-    def _answer(self, running: _Running, parameters: Mapping[str, Array], most: float) -> tuple[Answer, Sequence[Any]]:
-        """Return the worker's answer; until it arrives, forward progress and output, and send requested parameters.
+    def _answer(self, running: _Running, parameters: Mapping[str, Array], most: float) -> Received:
+        """Return the worker's reply or failure; until it arrives, forward progress and output, and send requested parameters.
 
         Raises:
             TimeoutError: the time has run out.
@@ -203,16 +219,16 @@ class WorkerProcess:
             if running.output.end in ready:
                 running.output.forward()
             if link.end in ready:
-                message, arrays = _received(link, most)
-                match message:
-                    case Answer():
-                        return message, arrays
-                    case ParameterRequest(name) if name in parameters:
-                        link.send(b"", [parameters[name]])
-                    case Progress(what, done):
-                        report_progress(printable(what[:QUOTED_CHARACTERS]), done)
-                    case _:
-                        raise NoMessageError("a parameter is asked for that there is not")
+                received = link.receive(most)
+                message = received.message
+                if message.is_reply:
+                    return received
+                if message.parameter is not None and message.parameter in parameters:
+                    link.send(encoded(reply=parameters[message.parameter]))
+                elif message.progress is not None:
+                    report_progress(printable(message.progress[0][:QUOTED_CHARACTERS]), message.progress[1])
+                else:
+                    raise NoMessageError("neither a reply nor progress nor a parameter that there is")
             elif sentinel in ready:
                 raise EOFError("it has ended")
 
@@ -246,15 +262,6 @@ def _kill(running: _Running) -> None:
     shutil.rmtree(running.scratch, ignore_errors=True)
 
 
-def _received(link: Link, most: float) -> tuple[Answer | ParameterRequest | Progress, Sequence[Any]]:
-    """Return the next message from a worker and its arrays; raise `NoMessageError` if the message is invalid."""
-    message, arrays = link.receive(most)
-    try:
-        return decoded(message), arrays
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise NoMessageError(str(error)) from error
-
-
 def _how(code: int | None) -> str:
     """Describe how a process ended: by exit code or signal; None means that it still runs but has closed its connection."""
     if code is None:
@@ -266,7 +273,7 @@ def _how(code: int | None) -> str:
 class _Start:
     """The start data of a worker; the fork server may have another current folder and other environment variables."""
 
-    prepare: Callable[[Ask], Answerer]
+    prepare: Callable[[Ask], Work]
     limits: ResourceLimits
     folder: str
     variables: Mapping[str, str]
@@ -293,17 +300,32 @@ def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
 
     def parameter(name: str) -> Array:
         with turn:  # a candidate may have several threads
-            link.send(encoded(ParameterRequest(name)))
-            array: Array = link.receive(math.inf)[1][0]
+            link.send(encoded(parameter=name))
+            received = link.receive(math.inf, math.inf)
+            array: Array = received.content(received.message.reply, Array)
             return array
 
     work = start.prepare(parameter)
-    link.send(encoded(Answer(Done(), None)))
+    link.send(encoded(reply=None))
     while True:
         try:
-            question = pickle.loads(link.receive(longest=math.inf)[0])  # sent by the process that started this one
+            received = link.receive(math.inf, math.inf)  # of the process that started this one, so that its size is not limited
         except EOFError:
             return
-        with watched(lambda what, done: link.send(encoded(Progress(what, done)))):
-            found, arrays = work.answer(question)
-        link.send(encoded(Answer(found, work.device_loss)), arrays)
+        with watched(lambda what, done: link.send(encoded(progress=(what, done)))):
+            reply = _reply(work, received)
+        link.send(reply)
+
+
+def _reply(work: Work, received: Received) -> Sequence[bytes]:
+    """Call the requested method and return the message with its result, or with the exception that it raised."""
+    try:
+        kind, _, name = (received.message.request or "").partition(".")
+        method = getattr(work.of(kind), name)
+        arguments = received.content(received.message.arguments, types_of(method.__func__)[0])
+        return encoded(reply=method(*arguments), device_loss=work.device_loss)
+    except ConformanceError as error:
+        failure = error
+    except BaseException as error:  # of an object of the candidate's, wherever its code is run
+        failure = CandidateCrash(rendered(error))
+    return encoded(failure=Failure.of(failure), device_loss=work.device_loss)

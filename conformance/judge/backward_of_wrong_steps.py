@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from conformance.faults.fitted import OF_RESULT
 from conformance.judge.evidence import DIFFERENTIATED, Verdict
 from conformance.judge.number_words import enumerated
 from conformance.judge.segment import between
@@ -34,7 +35,7 @@ def without_gradients_through_wrong_steps(verdicts: Sequence[Verdict], network: 
     wrong: dict[str, bool] = {}  # whether the mistake has a name, by step
     for v in verdicts:
         if v.outcome == "fail" and v.activation in exposed and not is_gradient(v.activation):
-            is_named = bool(v.local and v.local.named)
+            is_named = v.local is not None and any(fault.name not in OF_RESULT for fault in v.local.named)
             wrong |= {step: is_named or wrong.get(step, False) for step in _steps(network, v.activation, exposed)}
     return [_unjudged_through(v, wrong, network, exposed) for v in verdicts] if wrong else list(verdicts)
 

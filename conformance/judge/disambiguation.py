@@ -13,8 +13,7 @@ import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
 from conformance.faults import BY_NAME
-from conformance.goldens.batches import batch, drawn
-from conformance.goldens.recipe import SEED
+from conformance.goldens.batches import SEED, batch, drawn
 from conformance.judge.evidence import Explanation, LocalJudgement, Verdict
 from conformance.judge.fault_directions import direction
 from conformance.judge.filters import project

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE, reported_as
-from conformance.faults.fitted import DESCRIPTIONS, FITTED
+from conformance.faults.fitted import DESCRIPTIONS, FITTED, OF_RESULT
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
@@ -74,16 +74,7 @@ def fitted_explanations(
         per_token: whether fits with numbers for each token are tried as well.
         fits: the fits that are tried.
     """
-    return _best_fit(problem, sorted(fits, key=lambda one: one.name not in likely), per_token=per_token)
-
-
-def explanations_by_one_number(problem: StepProblem) -> tuple[Explanation, ...]:
-    """Return the step with a function of one fitted number that has a standard deviation, if it explains the array.
-
-    Its deviation gives the cost of the number (`Explanation.cost_of_parameters`), so that the fit may be compared with an
-    arithmetic under which the step passes.
-    """
-    return _best_fit(problem, [fit for fit in FITTED if fit.of_one_number], per_token=False, one_number=True)
+    return _best_fit(problem, sorted(fits, key=lambda fit: (fit.of_result, fit.name not in likely)), per_token=per_token)
 
 
 def _searched(
@@ -163,9 +154,7 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
     return Explanation(tuple(detected_faults), len(numbers), nll, usual, problem.draw_count, trial.incomplete)
 
 
-def _best_fit(
-    problem: StepProblem, fits: Sequence[Fitted], *, per_token: bool, one_number: bool = False
-) -> tuple[Explanation, ...]:
+def _best_fit(problem: StepProblem, fits: Sequence[Fitted], *, per_token: bool) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
     It is the first that names a mistake, in the order of `fits`, unless one that only describes the result
@@ -173,7 +162,7 @@ def _best_fit(
     with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
     descriptions it is the best one.
 
-    The arguments are those of `fitted_explanations`; with `one_number`, a fit is tried only if its number has a deviation.
+    The arguments are those of `fitted_explanations`.
     """
     name = problem.right.name
     step, noise = problem.right.steps[name], problem.noise
@@ -181,11 +170,12 @@ def _best_fit(
     named: _Explaining | None = None
     described: _Explaining | None = None
     for fault in fits:
-        if (named and not fault.is_description) or (fault.per_token and not per_token) or not _is_possible(fault, problem):
+        is_needless = (named and not fault.is_description) or (fault.of_result and (named or described))
+        if is_needless or (fault.per_token and not per_token) or not _is_possible(fault, problem):
             continue
         with np.errstate(all="ignore"):  # An output may be zero in the checkpoint; a fit that is not finite explains nothing.
             fit = fault.fit(step, data)
-            fits_of_fault = () if fit is None or (one_number and not fit.deviation) else (*fit.simpler, fit)
+            fits_of_fault = () if fit is None else (*fit.simpler, fit)
             found = next(filter(None, (_explaining(problem, fault.name, one) for one in fits_of_fault)), None)
         if found and not fault.is_description:
             named = found
@@ -223,13 +213,15 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None
 
     Fits are tried last, since a fit has many free parameters. As for a fault without a parameter, the z of the residual on the
     fitted effect must exceed its threshold: a fit may also pass because it allows more errors of rounding, which is no evidence.
-    A name needs two different elements that it changes: any function with a number explains a single one.
+    A name needs two different elements that it changes: any function with a number explains a single one. An edit of the result,
+    which may be any, needs more of them than it has numbers.
     """
     place = problem.right.name
     segment = problem.right.replacing(place, fit.step)
     if not (math.isfinite(fit.deviation) and problem.passes(segment)):
         return None
-    if name not in DESCRIPTIONS and not problem.determines_more(min(fit.free, 1), segment):
+    least = fit.free if name in OF_RESULT else 0 if name in DESCRIPTIONS else min(fit.free, 1)
+    if not problem.determines_more(least, segment):
         return None
     found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
     if found is None or not is_detected(found, problem.threshold, signed=True):

@@ -7,38 +7,38 @@ alarm.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from conformance.judge import Depth
 from conformance.judge.block_totals import BlockTotals
-from conformance.judge.by_hand import mistaken_by_hand, passing_by_hand
-from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
     explanations,
-    explanations_by_one_number,
     fitted_explanations,
     is_of_catalogue,
     single_explanations,
 )
 from conformance.judge.fault_directions import Direction, direction, effective_directions, in_other_layers, possible_directions
-from conformance.judge.fault_effects import GrossEffects
-from conformance.judge.filters import matched, project
+from conformance.judge.filters import GROSS, is_gross, matched, project, row_nlls
+from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.noise import Noise, of_exact, of_segment
-from conformance.judge.observation import Observation
+from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact, of_segment
+from conformance.judge.observation import Block, Observation
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
-from conformance.judge.sums import ErrorSums, LocalSums
-from conformance.judge.whole_activation import Judged, WholeActivation
 from conformance.numerics.arithmetic import Hypothesis, still_needed
-from conformance.numerics.formats import Array, Mask
-from conformance.numerics.thresholds import projection_threshold
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.numerics.thresholds import ErrorLimits, Limits, projection_threshold
+from conformance.oracle.linear import Linear
 from conformance.oracle.linear_maps import Roundings
+from conformance.oracle.operations import by_operations
+from conformance.oracle.softmax import Probabilities
 
 MOST_OF_OTHER_LAYERS = 12  # number of faults of other layers that are tried; each costs a pass over the segment
 
@@ -68,49 +68,138 @@ class UnexposedLayers(Protocol):
         """
 
 
-def judge_whole(
-    observation: Observation,
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The judgement of a whole activation under one hypothesis, and what a search for explanations reads if it fails.
+
+    Attributes:
+        test: the test, in memory, whose draws are counted.
+        hypothesis: the hypothesis.
+        totals: the totals over the activation's blocks under it.
+        local: the judgement, without explanations.
+    """
+
+    test: LocalTest
+    hypothesis: Hypothesis
+    totals: BlockTotals
+    local: LocalJudgement
+
+    @classmethod
+    def of(cls, test: LocalTest, hypothesis: Hypothesis, totals: BlockTotals) -> "Judged":
+        """Return the judgement, of a failure with the distribution of its error."""
+        local, block = test.of_totals(hypothesis, totals), test.observation.whole
+        if not local.passes:
+            scaled = in_sigma(block.residual, block.noise(hypothesis))
+            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
+            local = replace(local, distribution=distribution)
+        return cls(test, hypothesis, totals, local)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits for errors that are independent between rows."""
+        return self.test.limits(self.hypothesis, self.totals)
+
+    @cached_property
+    def detected(self) -> Sequence[Direction]:
+        """The faults whose filters found that the residual is not noise."""
+        near = self.test.gross.on(self.test.observation.whole.segment)
+        return [near[i] for i, f in self.test.filters(self.hypothesis, self.totals, self.limits).items() if f.detected]
+
+    @cached_property
+    def problem(self) -> StepProblem:
+        """The data of the search for explanations."""
+        observation, hypothesis, limits = self.test.observation, self.hypothesis, self.limits
+        block, noise, (gross,) = observation.whole, observation.whole.noise(hypothesis), self.test.gross.under(hypothesis)
+        near = self.test.gross.on(block.segment)
+        most = self.totals.errors.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
+        subtle = [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
+
+        def passes(faulty: Segment) -> bool:
+            errors = sums_under(block, faulty, hypothesis, block.elements_to_explain).errors
+            return errors.within(ErrorLimits(rms_limit(errors.rms, limits, observation, hypothesis, faulty), limits.max))
+
+        def part(faulty: Segment) -> StepProblem | None:
+            left = noise.precision * np.square(block.actual - faulty.value)
+            return _problem_on_worst_rows(observation, hypothesis, limits, left)
+
+        draws = self.test.draws or 1
+        return StepProblem(
+            block.segment,
+            hypothesis.arithmetic.storage,
+            block.actual,
+            noise,
+            limits.filter,
+            noise_of=lambda faulty: of_segment(faulty, hypothesis, block.elements_to_explain),
+            passes=passes,
+            # over the elements of `LocalJudgement.nll`
+            nll=lambda faulty: sums_under(block, faulty, hypothesis, block.judged).mean_nll * draws,
+            detected=self.detected,
+            subtle=subtle,
+            part=part,
+            draw_count=draws,
+            rms_limit=limits.rms,
+        )
+
+
+def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
+    """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
+
+    The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
+    by only a few sigma, so gross errors remain beyond their limit.
+    """
+    block = observation.worst_rows(left)
+    if block is None:
+        return None
+    largest = float(np.sqrt(left[block.first : block.first + block.network.batch.size].max()))
+    if not is_gross(largest, limits.max):
+        return None
+
+    def noise_of(faulty: Segment) -> Noise:
+        return of_segment(faulty, hypothesis, block.elements_to_explain)
+
+    def passes(faulty: Segment) -> bool:
+        errors = sums_under(block, faulty, hypothesis, block.elements_to_explain).errors
+        return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
+
+    noise, storage = block.noise(hypothesis), hypothesis.arithmetic.storage
+    return StepProblem(block.segment, storage, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
+
+
+def judge_failing(
+    test: LocalTest,
     totals: Mapping[Hypothesis, BlockTotals],
-    alpha: float,
-    gross: GrossEffects,
     unexposed_layers: UnexposedLayers | None = None,
     known: Collection[str] = (),
+    *,
+    explained: bool = True,
 ) -> tuple[LocalJudgement, ...]:
-    """Judge a whole activation under each hypothesis that is needed, with explanations if it fails.
+    """Judge a whole activation that fails under some arithmetic, with explanations if it fails under each.
 
     Args:
-        observation: the activation.
+        test: the test of the activation, in memory.
         totals: the totals over its blocks under each hypothesis that may be needed, the one with the tightest arithmetic first.
-        alpha: total false-alarm probability of the activation.
-        gross: the faults that are looked for, and the effects of gross ones.
         unexposed_layers: the search for mistakes in several unexposed layers.
         known: names of the faults that explained another activation; they are tried before all others.
+        explained: whether an activation that fails under each is explained; there are no judgements of it otherwise.
     """
-    hypotheses, near = list(totals), gross.on(observation.whole.segment)
-    draw_count = observation.independent_draw_count(hypotheses)
-    whole = WholeActivation(observation, gross, near, draw_count, alpha)
-    found, passed = _judged(whole, totals)
-    passing = passing_by_hand(observation, hypotheses[0], passed, lambda actual: whole.judge_derived(hypotheses[0], actual))
-    if passing:
-        return (passing,)
-    tightest, fixed = found[0].local, [d for d in near if d.parameter is None]
-    likeliest = _mistakes_by_hand(observation, hypotheses[0], fixed, draw_count, tightest, passed)
-    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest),) if likeliest else ()
-    if passed:
-        return (*_named_where_failing(_with_rows(observation, found, near, draw_count), passed, known), *mistaken)
-    return mistaken or _explained(observation, found, near, unexposed_layers, known)
-
-
-def _judged(whole: WholeActivation, totals: Mapping[Hypothesis, BlockTotals]) -> tuple[list[Judged], set[str]]:
-    """Return the judgement under each hypothesis that is needed, and the arithmetics that pass."""
-    found: list[Judged] = []
+    observation, (tightest, *_) = test.observation, totals
+    test = replace(test, draws=observation.independent_draw_count(list(totals)))
+    near = test.gross.on(observation.whole.segment)
+    judged: list[Judged] = []
     passed: set[str] = set()
     for hypothesis in still_needed(totals, passed):
-        judged = whole.judge(hypothesis, totals[hypothesis])
-        if judged.local.passes:
-            passed.add(judged.local.arithmetic)
-        found.append(judged)
-    return found, passed
+        judged.append(Judged.of(test, hypothesis, totals[hypothesis]))
+        passed |= {judged[-1].local.arithmetic} if judged[-1].local.passes else set()
+    if by_operations := test.by_operations(tightest, passed):
+        return (by_operations,)
+    if not (passed or explained):
+        return ()
+    likeliest = _mistakes_by_operations(test, tightest, near, judged[0].local, passed)
+    by_hand = replace(judged[0].local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest)
+    mistaken = (by_hand,) if likeliest else ()
+    if passed:
+        return (*_named_where_failing(_with_rows(test, judged, near), passed, known), *mistaken)
+    return mistaken or _explained(observation, judged, near, unexposed_layers, known)
 
 
 def _explained(
@@ -145,11 +234,10 @@ def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[s
 
     An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
     """
-    found = single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
-    return found or (explanations_by_one_number(problem) if problem.detected else ())
+    return single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
 
 
-def _with_rows(observation: Observation, found: Sequence[Judged], near: Sequence[Direction], draw_count: int) -> list[Judged]:
+def _with_rows(test: LocalTest, found: Sequence[Judged], near: Sequence[Direction]) -> list[Judged]:
     """Return the judgements with the evidence of rows, if only filters fail under a hypothesis.
 
     The mistake is the one whose filter has the largest |z| under the tightest such hypothesis.
@@ -162,7 +250,7 @@ def _with_rows(observation: Observation, found: Sequence[Judged], near: Sequence
     effect = next(d.known_effect for d in near if (d.fault.name, d.step) == (called.name, called.step))
     compared = [judged for judged in found if judged.local.passes or judged.local.fails_by_filters_alone]
     noises, fails = [judged.problem.noise for judged in compared], [not judged.local.passes for judged in compared]
-    found_nlls = row_nlls(observation.whole.residual, effect, noises, fails, draw_count)
+    found_nlls = row_nlls(test.observation.whole.residual, effect, noises, fails, test.draws or 1)
     nlls = dict(zip((judged.local.hypothesis for judged in compared), found_nlls, strict=True))
     with_nll = (replace(local, row_nll=nlls.get(local.hypothesis, 0.0)) for local in judgements)
     return [replace(judged, local=local) for judged, local in zip(found, with_nll, strict=True)]
@@ -216,36 +304,48 @@ def _with_late_directions(near: Sequence[Direction], problem: StepProblem) -> li
     return [*near, *late]
 
 
-def _mistakes_by_hand(
-    observation: Observation,
-    hypothesis: Hypothesis,
-    mistakes: Sequence[Direction],
-    draw_count: int,
-    local: LocalJudgement,
-    passed: set[str],
+def _mistakes_by_operations(
+    test: LocalTest, hypothesis: Hypothesis, near: Sequence[Direction], local: LocalJudgement, passed: Collection[str]
 ) -> tuple[Explanation, ...]:
-    """Return the likeliest mistake in a step written by hand, if the step with it passes under the tightest arithmetic.
+    """Return the likeliest mistake in a step of rounded operations, if the step with it passes under the tightest arithmetic.
+
+    Only mistakes without a parameter are tried, and, since each step has many orders of operations, only those whose faulty step
+    is closer to the candidate's array than the correct step is. Mistakes of a softmax or a linear layer are not tried: several of
+    them are the same function, of which the search for explanations selects one.
 
     Mistakes that give the same result, such as two that use the weights of the same other layer, are all returned. The likelihood
     is that under the nearest of several orders of operations; the logarithm of their number is its cost.
     """
-    block, found = observation.whole, []
-    tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
-    for mistake, actual in tried:
-        faulty = mistake.faulty
-        assert faulty is not None
-        sums = LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.elements_to_explain), block.counted)
-        rms, largest = sums.errors.error.rms, sums.errors.error.max
-        if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
-            found.append((sums.mean_nll * draw_count + math.log(len(tried)), mistake))
-    least = min((nll for nll, _ in found), default=0.0)
+    block, segment = test.observation.whole, test.observation.whole.segment
+    if not may_be_by_operations(test.observation, hypothesis, passed):
+        return ()
+    if isinstance(segment.steps[segment.name], Probabilities | Linear):
+        return ()
+    tried, likely = 0, list[tuple[float, Direction]]()
+    for mistake in near:
+        faulty = mistake.faulty if mistake.parameter is None else None
+        if faulty is None or not _is_closer(faulty.value, block):
+            continue
+        for value in by_operations(faulty.steps[segment.name], hypothesis.arithmetic, block.actual):
+            tried += 1
+            derived = faulty.value + (block.actual - value)
+            sums = sums_under(block, faulty, hypothesis, block.elements_to_explain, derived)
+            if sums.errors.within(ErrorLimits(local.rms_threshold, local.max_threshold)):
+                likely.append((sums.mean_nll * (test.draws or 1), mistake))
+    least = min((nll for nll, _ in likely), default=0.0)
     explanations = []
-    for mistake in (mistake for nll, mistake in found if nll == least):
+    for mistake in (mistake for nll, mistake in likely if nll == least):
         projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
         assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
         result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
-        explanations.append(Explanation((result.concluded(detected=True),), 0, least))
+        explanations.append(Explanation((result.concluded(detected=True),), 0, least + math.log(tried)))
     return tuple(explanations)
+
+
+def _is_closer(value: Array, block: Block) -> bool:
+    """Return whether a faulty result is closer to the judged elements of the candidate's array than the correct one is."""
+    faulty, right = (np.where(block.judged, x, 0.0) for x in (block.actual - value, block.residual))
+    return float(np.vdot(faulty, faulty)) < float(np.vdot(right, right))
 
 
 def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> LocalJudgement:
@@ -290,57 +390,3 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     return replace(
         local, explanations=explanations(problem, [*near, *possible_directions(block.segment, storage, after_failure=True)])
     )
-
-
-ROWS = 16  # The most rows that are looked at, which limits the cost: one propagation through the segment each.
-
-
-def row_nlls(residual: Array, effect: Array, noises: Sequence[Noise], fails: Sequence[bool], draw_count: int) -> list[float]:
-    """Return −ln of the likelihood of the rows' projections under each hypothesis, in nats, up to a common constant.
-
-    This is the evidence from the rows of a residual, where steps are not exposed and only a mistake's filter fails. An error that
-    the elements of a row share, such as that of a LayerNorm's inverse root rounded to a half format, hardly changes the RMS, but
-    the filter of a mistake with the same effect sums it over the row. The elementwise likelihood (`LocalJudgement.nll`) cannot
-    distinguish such an arithmetic from a mistake under a tighter one; the signs of the rows' projections can: a mistake moves all
-    rows in one direction, while rounding moves each row in its own. Hence the pair of the tighter arithmetic and the mistake,
-    whose effect is subtracted, is compared with the wider arithmetic and no mistake.
-
-    Let d be the effect of the mistake and w the inverse variances under the tightest hypothesis. The statistic of row r is
-
-        t_r = Σ_i w_ri d_ri e_ri, over the elements i of the row, for the residual e,
-
-    with the variance V_r under a hypothesis, all correlations included. Up to a constant, −ln of the likelihood of t_r, taken as
-    normal, is t_r²/(2 V_r) + ½ ln V_r. Its mean over the rows times the number of independent draws is a power at most 1 of the
-    likelihood. The mean over any rows is such a power; over n rows its standard deviation is √(1/2n) nats a draw under the right
-    hypothesis, since the variance of χ²₁/2 is 1/2.
-
-    Args:
-        residual: the candidate's array minus the oracle's, (..., n).
-        effect: the effect d of the mistake, of the same shape.
-        noises: the noise under each hypothesis, the tightest first; a deterministic bound b counts as a variance b²/3.
-        fails: whether the mistake's filter fails under each hypothesis; the hypothesis then includes the mistake, whose effect is
-            subtracted with the amplitude <e, d>/<d, d>.
-        draw_count: the number of independent draws of noise.
-    """
-    judged = noises[0].judged
-    weights, rows, residual = noises[0].precision * effect, _rows(judged), zeroed(residual, judged)
-    corrected = residual - float(np.vdot(weights, residual)) / float(np.vdot(weights, effect)) * effect
-    found = np.zeros((len(noises), len(rows)))
-    for number, row in enumerate(rows):
-        direction = np.zeros_like(weights)
-        direction[row] = weights[row]
-        with_mistake, without = (float(np.vdot(direction, e)) ** 2 for e in (corrected, residual))
-        for which, (noise, failing) in enumerate(zip(noises, fails, strict=True)):
-            squared = with_mistake if failing else without
-            random, bound = noise.projected(direction)
-            variance = random + bound**2 / 3.0
-            if variance > 0.0:
-                found[which, number] = squared / (2.0 * variance) + 0.5 * np.log(variance)
-    return [float(nll) * draw_count for nll in found.mean(1)]
-
-
-def _rows(judged: Mask) -> list[tuple[int, ...]]:
-    """Return the indices of up to `ROWS` rows with a judged element, evenly spread; a scalar is one row."""
-    rows = np.argwhere(judged.any(-1) if judged.ndim else judged)
-    some = np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(np.int64)
-    return [tuple(int(i) for i in row) for row in rows[some]]

@@ -14,9 +14,9 @@ from conformance.judge.evidence import Explanation, LocalJudgement
 from conformance.judge.explanation_search import is_of_catalogue
 from conformance.judge.failing_activation import judge_exact_steps
 from conformance.judge.fault_directions import direction, faults_at_steps
+from conformance.judge.judged_array import LocalTest, without_faults
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
-from conformance.judge.screen import fits
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
@@ -97,11 +97,11 @@ def _repeated(
     """Return the step and the known mistake that explains the activation by itself; None if there is none."""
     if observation.is_exact:
         return None
-    segment = observation.whole.segment
+    segment, test = observation.whole.segment, LocalTest(observation, alpha, without_faults(observation))
     for (fault, step), one in product(faults_at_steps(segment), known):
         if one[0] == fault:
             faulty = direction(fault, step, segment, legal[0].arithmetic.storage).applied(one[1])
-            if faulty is not None and fits(observation, faulty, legal, alpha):
+            if faulty is not None and any(test.of_array(hypothesis, faulty).passes for hypothesis in legal):
                 return step, one
     return None
 

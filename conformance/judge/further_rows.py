@@ -13,16 +13,15 @@ import numpy as np
 
 from conformance.errors import CandidateFailure, NotApplicable
 from conformance.faults.fault import LINEARS
-from conformance.faults.fitted import OTHER_WEIGHTS
-from conformance.goldens.batches import batch
-from conformance.goldens.recipe import SEED
+from conformance.faults.fitted import OF_RESULT, OTHER_WEIGHTS
+from conformance.goldens.batches import SEED, batch
 from conformance.judge.block_totals import block_totals
 from conformance.judge.disambiguation import LENGTH
 from conformance.judge.evidence import LocalJudgement, Verdict
 from conformance.judge.explanation_search import fitted_explanations
-from conformance.judge.fault_effects import GrossEffects
+from conformance.judge.failing_activation import Judged
+from conformance.judge.judged_array import LocalTest, without_faults
 from conformance.judge.observation import Observation
-from conformance.judge.whole_activation import WholeActivation
 from conformance.model.activation import HIDDEN
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -70,10 +69,9 @@ def named_on_further_rows(verdicts: Sequence[Verdict], networks: Mapping[str, Ne
 def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> LocalJudgement:
     """Return the judgement of a linear layer under the widest arithmetic, explained by other weights if it fails."""
     observation, widest = observation.in_memory, as_captured(hypotheses)[-1]
-    no_effects = GrossEffects(observation, (), math.inf)
-    (totals,) = block_totals(observation, no_effects, [widest])
-    whole = WholeActivation(observation, no_effects, (), observation.independent_draw_count([widest]), alpha)
-    judged = whole.judge(widest, totals)
+    test = LocalTest(observation, alpha, without_faults(observation), observation.independent_draw_count([widest]))
+    (totals,) = block_totals(observation, test.gross, [widest])
+    judged = Judged.of(test, widest, totals)
     if judged.local.passes:
         return judged.local
     return replace(judged.local, explanations=fitted_explanations(judged.problem, fits=OTHER_WEIGHTS))
@@ -84,7 +82,7 @@ def _is_undetermined(verdict: Verdict, network: Network) -> bool:
     local = verdict.local
     if verdict.outcome != "fail" or verdict.reason or verdict.kind not in LINEARS:
         return False
-    if local is None or local.named or local.has_unexposed_steps:
+    if local is None or local.has_unexposed_steps or any(fault.name not in OF_RESULT for fault in local.named):
         return False
     row = network.table[verdict.activation]
     return row.axes[:2] == HIDDEN[:2] and int(network.batch.mask.sum()) <= _inputs(row.name, network)

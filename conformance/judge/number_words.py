@@ -22,17 +22,6 @@ def plural(noun: str) -> str:
     return _PLURALS.get(noun, f"{noun}s")
 
 
-def number(value: float, deviation: float) -> str:
-    """Return a value with its error, as `2.000 ± 0.001`, with as many decimals as the error allows, at most six."""
-    if not deviation > 0.0 or not math.isfinite(deviation):
-        return f"{value:.6g}".replace("-", "−")
-    if near(value, deviation, 0.0):
-        return f"0 ± {deviation:.1g}"
-    decimals = min(max(1 - math.floor(math.log10(deviation)), 0), 6)
-    rendered = f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.{decimals}f}"
-    return f"{rendered.replace('-', '−', 1)} ± {deviation:.1g}"
-
-
 def figure(value: float, deviation: float) -> str:
     """Return the value with the fewest digits that keep it within its deviation (`1e-05`, `0.70711`), or seven if unknown."""
     if not deviation > 0.0 or not math.isfinite(deviation):

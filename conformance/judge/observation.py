@@ -5,16 +5,15 @@ loss, is a sum over its blocks. The size of the float64 arrays held at a time th
 cores share the work. Where positions do not interact either, a few tokens are a block as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from conformance.judge.effective_samples import Hashes, repeats_of
-from conformance.judge.judged_elements import elements_to_explain, judged_elements, sums_of_independent_rows
+from conformance.judge.judged_elements import Hashes, elements_to_explain, judged_elements, repeats_of, sums_of_independent_rows
 from conformance.judge.noise import Noise, of_segment
-from conformance.judge.segment import Segment, between, couples_positions
+from conformance.judge.segment import Segment, WhenRead, between, couples_positions
 from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Captured, Mask, Single, as_array, placed_like
@@ -26,33 +25,6 @@ SMALL = 2**14  # number of elements up to which an activation is always used who
 PART = 32  # number of tokens of a part on which mistakes are compared; the cost of a pass is proportional to it
 BLOCK = 2**18  # largest number of elements of a block's activation, 2 MiB in float64; it bounds memory and does not affect time
 BLOCK_ON_DEVICE = 2**24  # the same on a device, 128 MiB in float64; it bounds memory, and no verdict depends on it
-
-
-_Converted = Callable[[Any, Any], Array]
-
-
-class CutWhenRead(Mapping[str, Any]):
-    """The captured activations, each cut and converted on first access."""
-
-    def __init__(
-        self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured], converted: Callable[[Any, Any], Any]
-    ) -> None:
-        self._captured, self._cut, self._converted = captured, cut, converted
-        self._known: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._known:
-            self._known[name] = self._converted(self._cut(name, self._captured[name]), np.float64)
-        return self._known[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._captured
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._captured)
-
-    def __len__(self) -> int:
-        return len(self._captured)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +151,11 @@ class Observation:
     def is_exact(self) -> bool:
         """Whether every step up to the captured activations is exact, such as a look-up."""
         return all(step.exact for step in self.steps)
+
+    @property
+    def is_single_step(self) -> bool:
+        """Whether every parent of the last step is captured, or the activation of which that parent is a copy."""
+        return all(step.kind == "copy" for step in self.steps[:-1])
 
     @property
     def is_unchanged_copy(self) -> bool:
@@ -341,9 +318,12 @@ class Observation:
     ) -> Block:
         """Return a block in float64, with all that it is computed from: where `on_device`, cut already, is, else in memory."""
         network = on_device or (self.network if rows is None else self.network.cut(rows, length))
-        there = self.actual
-        converted: _Converted = (lambda value, dtype: np.asarray(value, dtype, like=there)) if on_device else np.asarray
-        segment = Segment(network, self.name, CutWhenRead(self.captured, cut, converted))
-        truth = None if self.truth is None else converted(cut(self.name, self.truth), np.float64)
-        actual = converted(cut(self.name, self.actual), np.float64)
-        return Block(network, segment, actual, first, CutWhenRead(self.errors, cut, converted), truth)
+        like: dict[str, Any] = {"like": self.actual} if on_device else {}
+
+        def reading(arrays: Mapping[str, Captured]) -> WhenRead:
+            return WhenRead(arrays, lambda name: np.asarray(cut(name, arrays[name]), np.float64, **like))
+
+        segment = Segment(network, self.name, reading(self.captured))
+        truth = None if self.truth is None else np.asarray(cut(self.name, self.truth), np.float64, **like)
+        actual = np.asarray(cut(self.name, self.actual), np.float64, **like)
+        return Block(network, segment, actual, first, reading(self.errors), truth)

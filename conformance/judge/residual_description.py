@@ -1,33 +1,109 @@
-"""Description of a residual that no known mistake explains: where it is, and what it is composed of.
+"""Description of a residual that nothing explains: where it is, and how large it is.
 
 Nothing here decides whether a step is correct. A step that has already failed is described by the location of its residual, that
-is, the number of judged elements beyond the limit and the slices along each axis that hold them; and by models of the candidate's
-array (`judge.residual_models`), which are computed from the correct value and the step's own inputs and parameters. A model
-explains the residual if it leaves one that a correct candidate could have; other models are reported with the share of the residual
-that they account for.
+is, the number of judged elements beyond the limit and the slices along each axis that hold them; and by its size, or by the few
+elements that are wrong.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from conformance.judge.depth import NO_PATTERN
 from conformance.judge.error_distribution import heads_in
 from conformance.judge.number_words import listed
-from conformance.judge.residual_models.arrangement import permutations, rearrangements
-from conformance.judge.residual_models.degenerate import constant, few_elements, fewer_bits, larger_noise, not_finite, zeroed
-from conformance.judge.residual_models.linear_combinations import gains_and_shifts, multiples, terms
-from conformance.judge.residual_models.other_functions import other_functions
-from conformance.judge.residual_models.residual_problem import TINY, ResidualFinding, ResidualProblem
-from conformance.numerics.formats import Array, Mask, as_array
+from conformance.numerics.formats import RELATIVE_RMS, Array, Mask, as_array
+from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import ErrorLimits
 from conformance.oracle import Step
 
-FEW = 3  # up to this number, elements are counted; more are reported as a percentage
+FEW = 3  # up to this number, elements are listed and counted; more are reported as a percentage
+_TINY = 2.0**-200  # smallest sigma for which squares of errors in sigma remain finite
 
 _SIDES = ("keys before the query", "each query's own key", "keys after the query")
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The difference between a candidate's array and the result of the oracle's step on the candidate's own parents.
+
+    Attributes:
+        step: the step.
+        actual: the candidate's array.
+        sigma, bound: random and deterministic error of each element.
+        judged: mask of the elements that count.
+        limits: largest RMS and largest error, in sigma.
+    """
+
+    step: Step
+    actual: Array
+    sigma: Array
+    bound: Array | float
+    judged: Mask
+    limits: ErrorLimits
+
+    @cached_property
+    def difference(self) -> Array:
+        """Actual minus expected value; 0 where not judged."""
+        return np.where(self.judged, self.actual - self.step.value, 0.0)
+
+    @cached_property
+    def scaled(self) -> Array:
+        """The absolute difference in sigma after subtracting the bound; an exact step is held to float64 precision."""
+        sigma = np.maximum(self.sigma, np.abs(self.step.value) * np.finfo(np.float64).eps + _TINY)
+        return np.maximum(np.abs(self.difference) - self.bound, 0.0) / sigma
+
+    @cached_property
+    def beyond(self) -> Mask:
+        """The judged elements that are beyond the limit, or not finite."""
+        return as_array(self.judged & ~(self.scaled <= self.limits.max))
+
+    def passes(self, elements: Mask) -> bool:
+        """Return whether the RMS of some elements is within its limit."""
+        return bool(np.sqrt(np.mean(self.scaled[elements] ** 2)) <= self.limits.rms)
+
+
+def describe_residual(residual: Residual) -> tuple[str, ...]:
+    """Return sentences that state where a residual is, and what its few wrong elements, or its size, are."""
+    if not residual.judged.any():
+        return ()
+    places, region = localize(residual)
+    return _where(residual, places), _not_finite(residual) or _few_elements(residual) or _size(residual, region)
+
+
+def _not_finite(residual: Residual) -> str:
+    """Return how many elements are infinite or NaN; an empty text if none is."""
+    wrong = residual.judged & ~np.isfinite(residual.actual)
+    if not wrong.any():
+        return ""
+    nans, place = int(np.isnan(residual.actual[wrong]).sum()), tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} elements are not finite ({nans} NaN, {int(wrong.sum()) - nans} infinite), the first at {place}"
+
+
+def _few_elements(residual: Residual) -> str:
+    """Return the elements beyond the limit if they are at most `FEW` and the others pass, or there are no others."""
+    outside, places = residual.judged & ~residual.beyond, np.argwhere(residual.beyond)
+    if not 0 < len(places) <= FEW or (outside.any() and not residual.passes(outside)):
+        return ""
+    rendered = "; ".join(_element(residual, place) for place in places)
+    return f"only {len(places)} element{'s are' if len(places) > 1 else ' is'} wrong: {rendered}" if outside.any() else rendered
+
+
+def _element(residual: Residual, place: npt.NDArray[np.int64]) -> str:
+    actual, expected = (float(x[tuple(place)]) for x in (residual.actual, residual.step.value))
+    ratio = f", {actual / expected:.6g} times" if expected else ""
+    return f"{tuple(int(i) for i in place)}: {actual:.6g} for {expected:.6g}{ratio}"
+
+
+def _size(residual: Residual, region: Mask) -> str:
+    """Return the RMS of the error relative to that of the values, and the significant bits that would leave as much."""
+    error, value = (float(np.sqrt(np.mean(x[region] ** 2))) for x in (residual.difference, residual.step.value))
+    if not error or not value:
+        return f"the RMS of the error there is {error:.3g}"
+    bits = -np.log2(error / value / RELATIVE_RMS)
+    size = f"as large as rounding to {bits:.1f} significant bits would leave" if bits >= 1.0 else "as large as the values"
+    return f"the RMS of the error there is {100.0 * error / value:.2g} % of that of the values, {size}"
 
 
 @dataclass(frozen=True)
@@ -49,25 +125,6 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Localization:
-    """The location of a residual.
-
-    Attributes:
-        beyond, judged: number of elements that are beyond the limit or not finite, and number of judged elements.
-        places: the affected slices of each axis on which not all slices are affected; the elements outside of them pass.
-    """
-
-    beyond: int
-    judged: int
-    places: tuple[Region, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """The fraction of the judged elements that are beyond the limit."""
-        return self.beyond / max(self.judged, 1)
-
-
-@dataclass(frozen=True)
 class _View:
     """A way of slicing an array.
 
@@ -82,24 +139,17 @@ class _View:
     spread: Callable[[Mask], Mask]
 
 
-def localize(case: ResidualProblem) -> tuple[Localization, Mask]:
-    """Return the location of the residual, and the mask of the judged elements in the affected slices."""
-    beyond = case.judged & ~(case.scaled <= case.limits.max)  # non-finite elements count as beyond
-    counts = int(beyond.sum()), int(case.judged.sum())
-    region, places = case.judged, []
-    for view in _views(case.step):
-        hit, there = view.collapse(beyond), view.collapse(case.judged)
-        inside = case.judged & view.spread(hit)
-        if hit.any() and (hit < there).any() and _passes(case, case.judged & ~inside):
+def localize(residual: Residual) -> tuple[tuple[Region, ...], Mask]:
+    """Return the affected slices of each axis outside of which all passes, and the mask of the judged elements in them."""
+    region, places = residual.judged, []
+    for view in _views(residual.step):
+        hit, there = view.collapse(residual.beyond), view.collapse(residual.judged)
+        inside = residual.judged & view.spread(hit)
+        if hit.any() and (hit < there).any() and residual.passes(residual.judged & ~inside):
             indices = tuple(int(i) for i in np.flatnonzero(hit))
             places.append(Region(view.axis, indices, len(hit), _words(view.axis, indices, len(hit))))
             region = region & inside
-    return Localization(*counts, _without_repetition(tuple(places))), region
-
-
-def _passes(case: ResidualProblem, outside: Mask) -> bool:
-    """Return whether the RMS of the remaining slices is within its limit; none of their elements is beyond the maximum."""
-    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits.rms)
+    return _without_repetition(tuple(places)), region
 
 
 def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -165,116 +215,11 @@ def _side_view(length: int) -> _View:
     return _View("side", collapse, lambda s: s[side])
 
 
-def rendered(found: Localization) -> str:
+def _where(residual: Residual, places: tuple[Region, ...]) -> str:
     """Return a sentence that states the location."""
-    if not found.beyond:
-        return f"none of the {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
-    count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)
-    where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "not confined to a part of any axis"
-    return f"{count} of the {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"
-
-
-# Ordered by the number of free parameters: if a stage explains the residual, later stages are not tried.
-_STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...], ...] = (
-    (constant, multiples, rearrangements),
-    (permutations, terms),
-    (gains_and_shifts,),
-    (other_functions,),
-    (fewer_bits, zeroed),
-    (larger_noise,),
-)
-
-
-def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFinding, ...]:
-    """Return the findings that explain the candidate's array in the affected region, with the fewest fitted numbers.
-
-    If none explains it, return findings that account for a share of the residual: each for more than every finding with fewer
-    fitted numbers, and for more than chance would.
-    """
-    broken = not_finite(case) or few_elements(case)
-    return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))
-
-
-def _described(case: ResidualProblem) -> tuple[ResidualFinding, ...]:
-    if not case.count:
-        return ()  # thinning left none of the few judged elements
-    partial: list[ResidualFinding] = []
-    for stage in _STAGES:
-        found = list(chain.from_iterable(look(case) for look in stage))
-        explaining = [f for f in found if f.explained]
-        if explaining:
-            return _simplest(explaining)
-        partial += [f for f in found if case.notable(f)]
-    return _worthwhile(partial)
-
-
-def _simplest(found: Sequence[ResidualFinding]) -> tuple[ResidualFinding, ...]:
-    least = min(f.freedom for f in found)
-    return tuple(sorted((f for f in found if f.freedom == least), key=lambda f: f.remaining))
-
-
-def _worthwhile(found: Sequence[ResidualFinding]) -> tuple[ResidualFinding, ...]:
-    best: list[ResidualFinding] = []
-    for finding in sorted(found, key=lambda f: (f.freedom, -f.share)):
-        if not best or finding.share > best[-1].share:
-            best.append(finding)
-    return tuple(reversed(best))
-
-
-@dataclass(frozen=True)
-class ResidualDescription:
-    """The description of a residual.
-
-    Attributes:
-        localization: where the residual is.
-        residual_findings: models of the candidate's array in that region, best first. Either each of them alone explains the
-            residual there, or none does, and each accounts for a share of it.
-    """
-
-    localization: Localization
-    residual_findings: tuple[ResidualFinding, ...] = ()
-
-
-def describe_residual(
-    step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: ErrorLimits
-) -> ResidualDescription:
-    """Return the description of the residual that a candidate has when it computes an activation from the parents of `step`.
-
-    Args:
-        step: the oracle's step on the candidate's own parents.
-        actual: the candidate's array.
-        sigma: standard deviation of each element's random error.
-        bound: largest deterministic error of each element.
-        judged: mask of the elements that count.
-        limits: largest RMS and largest error, in sigma, that an explanation may leave.
-    """
-    shape = actual.shape
-    case = ResidualProblem(
-        step,
-        np.where(judged, actual, step.value),
-        np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # An exact step is held to float64 precision.
-        np.broadcast_to(as_array(bound, np.float64), shape),
-        np.broadcast_to(judged, shape),
-        limits,
-    )
-    if not case.judged.any():
-        return ResidualDescription(Localization(0, 0))
-    found, region = localize(case)
-    return ResidualDescription(found, residual_findings(case, region))
-
-
-def sentences(found: ResidualDescription) -> tuple[str, ...]:
-    """Return a sentence that states where the residual is, and one for each model that explains it or a share of it."""
-    there = "there " if found.localization.places else ""
-    made_of = [there + _sentence(f) for f in found.residual_findings] or [NO_PATTERN]
-    return (rendered(found.localization), *made_of)
-
-
-def _sentence(finding: ResidualFinding) -> str:
-    if finding.kind == "noise":
-        return finding.sentence  # a description of the whole error, after which nothing remains
-    if finding.explained:
-        return f"{finding.sentence}; what remains is within rounding"
-    if not finding.share:
-        return finding.sentence
-    return f"{finding.sentence}; that accounts for {100.0 * finding.share:.4g} % of the squared error, not for all"
+    beyond, judged = int(residual.beyond.sum()), int(residual.judged.sum())
+    if not beyond:
+        return f"none of the {judged} judged elements is beyond the limit by itself: the error is spread over them"
+    count = f"{100.0 * beyond / judged:.3g} %" if beyond > FEW else str(beyond)
+    where = f"all at {', '.join(p.words for p in places)}" if places else "not confined to a part of any axis"
+    return f"{count} of the {judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"

@@ -6,14 +6,13 @@ that a correct candidate may make is propagated through the segment: forwards an
 projection on a direction.
 """
 
-from collections import ChainMap
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from conformance.judge.effective_samples import NOTHING, Hashes, Repeats, hashed, repeats_of
+from conformance.judge.judged_elements import NOTHING, Hashes, Repeats, hashed, repeats_of
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
@@ -40,6 +39,35 @@ def between(network: Network, name: str, captured: Container[str]) -> list[str]:
         found |= parents
         todo += parents
     return [n for n in table if n in found]
+
+
+class WhenRead(Mapping[str, Any]):
+    """A mapping whose values are computed when they are first read."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
+        """Bind the names, and the function that returns the value of each."""
+        self._names, self._read = dict.fromkeys(names), read
+        self._values: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a value; raises `KeyError` for a name that there is not."""
+        if name not in self._values:
+            if name not in self._names:
+                raise KeyError(name)
+            self._values[name] = self._read(name)
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a name, without reading its value."""
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._names)
 
 
 class Segment:
@@ -85,7 +113,8 @@ class Segment:
     @cached_property
     def values(self) -> Mapping[str, Array]:
         """Every activation that is known in the segment: the captured ones and those computed from them."""
-        return ChainMap({n: step.value for n, step in self.steps.items()}, self.captured)  # type: ignore[arg-type]  # only read
+        steps, captured = self.steps, self.captured
+        return WhenRead((*captured, *steps), lambda n: steps[n].value if n in steps else captured[n])
 
     def replacing(self, name: str, step: Step) -> "Segment":
         """Return a copy with `step`, a fault, in place of the step `name`; only later steps are recomputed."""

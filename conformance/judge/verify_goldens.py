@@ -17,7 +17,7 @@ from conformance.goldens.manifest import located
 from conformance.goldens.recipe import keeps_gradient
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.segment import Segment
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, sidak_share

@@ -18,8 +18,7 @@ from conformance.candidates.capture import Side, Tap, listening
 from conformance.candidates.hook_effects import SMALL
 from conformance.candidates.returned_value import is_dense, selected
 from conformance.errors import CandidateError
-from conformance.goldens.batches import batch, drawn
-from conformance.goldens.recipe import SEED
+from conformance.goldens.batches import SEED, batch, drawn
 from conformance.mapping.tensors import NUMBER
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch

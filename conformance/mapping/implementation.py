@@ -11,8 +11,8 @@ import conformance
 from conformance.candidates.capture import at_once
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.errors import CandidateError
+from conformance.goldens.batches import SEED
 from conformance.goldens.generated_weights import weights
-from conformance.goldens.recipe import SEED
 from conformance.mapping import source
 from conformance.mapping.forward_pass import batch_for
 from conformance.mapping.proposal import Proposal

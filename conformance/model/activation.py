@@ -16,6 +16,7 @@ ATTENTION = ("batch", "head", "query", "key")
 DISTANCES = ("batch", "query", "key", "feature")
 STATES = ("batch", "state", "feature")  # encoder hidden states, to which a decoder attends
 CROSS_ATTENTION = ("batch", "head", "query", "state key")
+STATES_NAME = "encoder_hidden_states"
 SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
 

@@ -5,14 +5,14 @@ A name is Hugging Face's module path if a module exists, and otherwise an additi
 
 To add an activation:
 
-1. Yield its row after its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation. The
+1. Yield its row after its parents, in `model.heads` or here: name, kind, parents, parameters, axes, equation. The
    name of an output is also added to `outputs`, and the settings that switch an optional part on to `_PARTS`.
 2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings) and register it in
    `conformance.oracle.equations.EQUATIONS`.
 3. For a new kind, write the backward step of that equation in `conformance.oracle.gradients`, register it as `KIND_backward` in
    `EQUATIONS`, and enter it in `_INPUTS` and `_EQUATIONS` of `conformance.model.gradients` unless their defaults hold (an
    elementwise function of one parent). Its mistakes are faults of their own (`conformance.faults`).
-4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Generated.kept`);
+4. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that keeps it (`Recipe.keeps`);
    this needs the extra `real`. Let the candidates in `implementations` expose it, by their tables of activations.
 5. Run `conformance/tests/test_mathematics.py`, for the Jacobians; `test_arithmetics.py`, for the roundings: it compares the
    errors of linear layers with sigma; `test_correct_variants.py`, for whole networks; and `test_oracle_gradients.py`.
@@ -20,14 +20,22 @@ To add an activation:
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from conformance.model.activation import HIDDEN, STATES, Activation, affine
+from conformance.model.activation import (
+    ATTENTION,
+    CROSS_ATTENTION,
+    DISTANCES,
+    HIDDEN,
+    STATES,
+    STATES_NAME,
+    Activation,
+    affine,
+)
 from conformance.model.architecture import HEADS, Architecture
 from conformance.model.heads import head_rows
-from conformance.model.layer import STATES_NAME, layer_rows
 
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")  # number of the layer, and name of the activation in it
 _LAYER_OUTPUT = "output.LayerNorm"
@@ -58,6 +66,113 @@ def _embeddings(a: Architecture) -> Iterator[Activation]:
     yield Activation("embeddings.dropout", "copy", (last,), HIDDEN, width, "identity in eval mode", exact=True)
 
 
+def _layer_rows(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
+    """Yield the rows of self-attention, of cross-attention if there is any, and of the feed-forward network.
+
+    Args:
+        a: the architecture.
+        index: index of the layer.
+        hidden: name of the activation that is the input of the layer.
+    """
+    layer = _Layer(a, index)
+    yield from layer.attention("attention", hidden)
+    attended = f"{layer.path}.attention.output.LayerNorm"
+    if a.add_cross_attention:
+        yield from layer.attention("crossattention", attended, states=True)
+        attended = f"{layer.path}.crossattention.output.LayerNorm"
+    yield from layer.feed_forward(attended)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One encoder layer of an architecture."""
+
+    a: Architecture
+    index: int
+
+    @property
+    def path(self) -> str:
+        return f"encoder.layer.{self.index}"
+
+    def _row(
+        self,
+        name: str,
+        kind: str,
+        parents: tuple[str, ...],
+        equation: str,
+        *,
+        parameters: str = "",
+        axes: tuple[str, ...] = HIDDEN,
+        size: int = 0,
+        exact: bool = False,
+        is_internal: bool = False,
+    ) -> Activation:
+        """Return a row of this layer, with the weight and bias of the module `parameters` if one is given."""
+        own = affine(f"bert.{parameters}") if parameters else {}
+        causal = self.a.is_decoder and axes == ATTENTION
+        heads = self.a.heads_of(self.index) if axes == ATTENTION else 0
+        return Activation(
+            name, kind, parents, axes, size, equation, own, exact, self.index, is_internal=is_internal, causal=causal, heads=heads
+        )
+
+    def attention(self, name: str, hidden: str, *, states: bool = False) -> Iterator[Activation]:
+        """Yield self-attention, or cross-attention to encoder states, with its residual sum and norm."""
+        own, outer = f"{self.path}.{name}.self", f"{self.path}.{name}.output"
+        query, key, value, scores, probs, dropped, context = (
+            f"{own}.{part}" for part in ("query", "key", "value", "scores", "probs", "dropout", "context")
+        )
+        width = self.a.hidden_size if states else self.a.heads_of(self.index) * self.a.head_size
+        source, of_source, pairs = (STATES_NAME, STATES, CROSS_ATTENTION) if states else (hidden, HIDDEN, ATTENTION)
+        for projection, parent, axes in ((query, hidden, HIDDEN), (key, source, of_source), (value, source, of_source)):
+            yield self._row(projection, "linear", (parent,), "x Wᵀ + b", parameters=projection, axes=axes, size=width)
+        if self.a.has_relative_positions and not states:
+            yield from self._scores_by_distance(own)
+        else:
+            yield self._row(scores, "scores", (query, key), "q kᵀ / √d, before the mask", axes=pairs)
+        yield self._row(probs, "probs", (scores,), "softmax over unmasked keys; 0 elsewhere", axes=pairs)
+        yield self._row(dropped, "copy", (probs,), "identity in eval mode", axes=pairs, exact=True)
+        yield self._row(context, "context", (dropped, value), "probs · v, heads side by side", size=width)
+        yield from self._residual(outer, context, hidden, f"{outer}.LayerNorm")
+
+    def _scores_by_distance(self, own: str) -> Iterator[Activation]:
+        """Yield the scores as a sum of the query-key products and of the products with the distance embeddings."""
+        distances, scores = f"{own}.distance_embedding", f"{own}.scores"
+        equation, weight = "D_ij = E[i − j + P − 1]", {"weight": f"bert.{distances}.weight"}
+        yield Activation(
+            distances, "distance_lookup", (), DISTANCES, self.a.head_size, equation, weight, exact=True, layer=self.index
+        )
+        parts = [
+            (f"{scores}.content", "scores", (f"{own}.query", f"{own}.key"), "q kᵀ / √d"),
+            (f"{scores}.query_distance", "query_distance_scores", (f"{own}.query", distances), "q_i · D_ij / √d"),
+            (f"{scores}.key_distance", "key_distance_scores", (f"{own}.key", distances), "k_j · D_ij / √d"),
+        ]
+        terms = parts if self.a.position_embedding_type == "relative_key_query" else parts[:2]
+        for name, kind, parents, formula in terms:
+            yield self._row(name, kind, parents, formula, axes=ATTENTION, is_internal=True)
+        summed = tuple(name for name, *_ in terms)
+        yield self._row(scores, "scores_sum", summed, "the sum of its terms, before the mask", axes=ATTENTION)
+
+    def _residual(self, path: str, inputs: str, skip: str, norm: str) -> Iterator[Activation]:
+        """Yield a linear layer, dropout, and the norm of the residual sum; `norm` is the module that has the norm's parameters."""
+        dense, dropout, out, width = f"{path}.dense", f"{path}.dropout", f"{path}.LayerNorm", self.a.hidden_size
+        yield self._row(dense, "linear", (inputs,), "x Wᵀ + b", parameters=dense, size=width)
+        yield self._row(dropout, "copy", (dense,), "identity in eval mode", size=width, exact=True)
+        yield self._row(out, "norm", (dropout, skip), "LayerNorm(x + skip)", parameters=norm, size=width)
+
+    def feed_forward(self, attended: str) -> Iterator[Activation]:
+        """Yield the feed-forward network with its residual sum and norm."""
+        inner, act = f"{self.path}.intermediate.dense", f"{self.path}.intermediate.intermediate_act_fn"
+        function, size = self.a.hidden_act, self.a.intermediate_size
+        yield self._row(inner, "linear", (attended,), "x Wᵀ + b", parameters=inner, size=size)
+        yield self._row(act, function, (inner,), f"{function}(x)", size=size)
+        if self.a.activation_dropout:
+            inner, act = act, f"{self.path}.intermediate.dropout"
+            yield self._row(act, "copy", (inner,), "identity in eval mode", size=size, exact=True)
+        shared = f"{self.path}.attention.output.LayerNorm"
+        norm = shared if self.a.shared_layer_norm else f"{self.path}.output.LayerNorm"
+        yield from self._residual(f"{self.path}.output", act, attended, norm)
+
+
 def table(a: Architecture) -> dict[str, Activation]:
     """Return every activation of architecture `a` by name, in the order of computation."""
     return {row.name: row for row in _rows(a)}
@@ -70,7 +185,7 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
         equation = "an encoder's, given with the batch"
         rows.append(Activation(STATES_NAME, "encoder_states", (), STATES, a.hidden_size, equation, exact=True, is_internal=True))
     for index in range(a.num_hidden_layers):
-        rows += layer_rows(a, index, layer_input(index))
+        rows += _layer_rows(a, index, layer_input(index))
     rows += head_rows(a, last_hidden(a))
     return tuple(rows)
 

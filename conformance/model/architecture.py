@@ -4,13 +4,17 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from conformance.errors import UnsupportedArchitectureError
+
+if TYPE_CHECKING:
+    from conformance.model.batch import Batch
 
 DENSE_ACTIVATIONS = ("", "tanh", "relu", "gelu")
 
@@ -153,59 +157,57 @@ class Architecture:
 
     def __post_init__(self) -> None:
         """Validate the fields; raises `UnsupportedArchitectureError` for an architecture that the equations do not cover."""
+        for problem in chain(self._wrong_numbers(), self._wrong_parts()):
+            raise UnsupportedArchitectureError(problem)
+
+    def _wrong_numbers(self) -> Iterator[str]:
         for name, least in _COUNTS.items():
-            value = getattr(self, name)
-            largest = _LARGEST.get(name, _INT32)
+            value, largest = getattr(self, name), _LARGEST.get(name, _INT32)
             if not isinstance(value, int) or not least <= value <= largest:
-                raise UnsupportedArchitectureError(f"{name} is {value!r:.40}, expected an integer from {least} to {largest}")
+                yield f"{name} is {value!r:.40}, expected an integer from {least} to {largest}"
         if not isinstance(self.layer_norm_eps, float) or not 0.0 <= self.layer_norm_eps < math.inf:
-            raise UnsupportedArchitectureError(f"layer_norm_eps is {self.layer_norm_eps!r:.40}, expected a number of at least 0")
+            yield f"layer_norm_eps is {self.layer_norm_eps!r:.40}, expected a number of at least 0"
         for name in _RATES:
             rate = getattr(self, name)
             if not (rate is None and name == "classifier_dropout") and not (isinstance(rate, int | float) and 0.0 <= rate <= 1.0):
-                raise UnsupportedArchitectureError(f"{name} is {rate!r:.40}, expected a probability")
+                yield f"{name} is {rate!r:.40}, expected a probability"
         if not isinstance(self.initializer_range, float) or not 0.0 < self.initializer_range < math.inf:
-            raise UnsupportedArchitectureError(f"initializer_range is {self.initializer_range!r:.40}, expected a positive number")
+            yield f"initializer_range is {self.initializer_range!r:.40}, expected a positive number"
         if self.hidden_size % self.num_attention_heads:
-            raise UnsupportedArchitectureError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
-            )
+            yield f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
         if self.position_offset >= self.max_position_embeddings:
-            raise UnsupportedArchitectureError(
+            yield (
                 f"position_offset is {self.position_offset}, and max_position_embeddings {self.max_position_embeddings} leaves no "
                 "position for a token; expected a smaller offset"
             )
-        for value, known, what in (
-            (self.hidden_act, ACTIVATION_FUNCTIONS, "hidden_act"),
-            (self.position_embedding_type, POSITIONS, "position_embedding_type"),
-            (self.pooling, POOLINGS, "pooling"),
-            (self.problem_type, PROBLEMS, "problem_type"),
-        ):
-            if value not in known:
-                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(map(str, known))}")
+
+    def _wrong_parts(self) -> Iterator[str]:
+        choices = {"hidden_act": ACTIVATION_FUNCTIONS, "position_embedding_type": POSITIONS, "pooling": POOLINGS}
+        for what, choice in {**choices, "problem_type": PROBLEMS}.items():
+            if getattr(self, what) not in choice:
+                yield f"{what} {getattr(self, what)!r} has no equation here; known are {', '.join(map(str, choice))}"
         if (self.normalize or self.dense) and not self.pooling:
-            raise UnsupportedArchitectureError("normalize and dense are of a sentence embedding, and there is no pooling")
+            yield "normalize and dense are of a sentence embedding, and there is no pooling"
         for layer, pruned in self.pruned_heads:
             there = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
             if not there or len(set(pruned)) != len(pruned):
-                raise UnsupportedArchitectureError(
+                yield (
                     f"pruned_heads has {list(pruned)!r:.60} of layer {layer}; expected some of the {self.num_attention_heads} "
                     f"heads, numbered from 0, of one of the {self.num_hidden_layers} layers, each once and not all"
                 )
         layers = [layer for layer, _ in self.pruned_heads]
         if len(set(layers)) != len(layers):
-            raise UnsupportedArchitectureError(f"pruned_heads has layers {layers!r:.60}; expected each of them once")
+            yield f"pruned_heads has layers {layers!r:.60}; expected each of them once"
         if self.add_cross_attention and not self.is_decoder:
-            raise UnsupportedArchitectureError("add_cross_attention is set without is_decoder; cross-attention is a decoder's")
-        unknown = set(self.heads) - set(HEADS)
-        if unknown:
-            raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
+            yield "add_cross_attention is set without is_decoder; cross-attention is a decoder's"
+        if unknown := set(self.heads) - set(HEADS):
+            yield f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}"
         if {"next_sentence", "classification", "multiple_choice"} & set(self.heads) and not self.pooler:
-            raise UnsupportedArchitectureError("the heads next_sentence, classification and multiple_choice need a pooler")
+            yield "the heads next_sentence, classification and multiple_choice need a pooler"
         for alike in SAME_NAMES:
             both = [head for head in alike if head in self.heads]
             if len(both) > 1:
-                raise UnsupportedArchitectureError(f"the heads {' and '.join(both)} have the same names; choose one")
+                yield f"the heads {' and '.join(both)} have the same names; choose one"
 
     @property
     def head_size(self) -> int:
@@ -292,3 +294,31 @@ def _pairs(pruned: Mapping[Any, Any]) -> list[tuple[int, tuple[int, ...]]]:
         raise UnsupportedArchitectureError(
             f'pruned_heads is {pruned!r:.60}, expected a list of heads for each layer, such as {{"0": [1, 3]}}'
         ) from error
+
+
+# Features beyond the BERT of the paper; a candidate is tested for one only if it lists it in its `features`. A candidate that
+# ignores a number in the config is wrong; one that is not a decoder, or that has no relative positions, is a different network.
+FEATURES = {
+    "relative_key": "relative positions, of queries",
+    "relative_key_query": "relative positions, of queries and keys",
+    "is_decoder": "attention to earlier tokens alone",
+    "add_cross_attention": "attention to an encoder's states",
+    "pruned_heads": "layers with fewer heads",
+    "position_ids": "position ids given with the batch",
+    "attention_mask_3d": "a mask for each query",
+    "dense": "dense layers behind the pooling of a sentence embedding",
+}
+
+
+def features_of(a: Architecture, batches: "Iterable[Batch]" = ()) -> list[str]:
+    """Return the features that an architecture and batches require, in the order of `FEATURES`.
+
+    Example:
+        >>> features_of(load_golden("decoder").checkpoint.architecture)
+        ['is_decoder']
+    """
+    found = {a.position_embedding_type} | {name for name in FEATURES if getattr(a, name, False)}
+    for batch in batches:
+        found |= {"position_ids"} if batch.position_ids is not None else set()
+        found |= {"attention_mask_3d"} if batch.attention_mask is not None and batch.attention_mask.ndim == 3 else set()
+    return [name for name in FEATURES if name in found]

@@ -6,28 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.model.checkpoint import Stored, stored_parameters
 from conformance.model.files import read_json, reading
-from conformance.model.stored import Stored, stored_parameters
 
 MODULES = "modules.json"
 _EMBEDDING = "sentence_embedding"  # default input and output of a dense layer
 
+# By name of the pooling: the name of its setting in 1_Pooling/config.json, and the value of `pooling_mode`, which replaces those
+# settings from version 6 on.
 _POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt-length",
-    "pooling_mode_weightedmean_tokens": "weighted-mean",
-    "pooling_mode_lasttoken": "last",
-}  # by the name of the setting in 1_Pooling/config.json
-_MODES = {
-    "cls": "cls",
-    "mean": "mean",
-    "max": "max",
-    "mean_sqrt_len_tokens": "mean-sqrt-length",
-    "weightedmean": "weighted-mean",
-    "lasttoken": "last",
-}  # by the value of `pooling_mode`, which replaces those settings from version 6 on
+    "cls": ("pooling_mode_cls_token", "cls"),
+    "mean": ("pooling_mode_mean_tokens", "mean"),
+    "max": ("pooling_mode_max_tokens", "max"),
+    "mean-sqrt-length": ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+    "weighted-mean": ("pooling_mode_weightedmean_tokens", "weightedmean"),
+    "last": ("pooling_mode_lasttoken", "lasttoken"),
+}
+_NAMES = {setting: pooling for pooling, settings in _POOLINGS.items() for setting in settings}
 _ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.activation.ReLU": "relu",
@@ -133,9 +128,9 @@ def _pooling(file: Path) -> str:
     with reading(file, "the configuration of a pooling", CheckpointError):
         config = read_json(file, dict[str, Any])
         modes = _modes(config)
-    if len(modes) != 1 or modes[0] not in _POOLINGS.values():
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise UnsupportedArchitectureError(
-            f"{file} pools by {', '.join(modes) or 'nothing'}, and there are equations for one of {', '.join(_POOLINGS.values())}"
+            f"{file} pools by {', '.join(modes) or 'nothing'}, and there are equations for one of {', '.join(_POOLINGS)}"
         )
     return modes[0]
 
@@ -177,5 +172,5 @@ def _modes(config: Mapping[str, Any]) -> list[str]:
     """Return the poolings that are switched on, under this package's names where they exist."""
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
-        return [_MODES.get(mode, str(mode)) for mode in ([modes] if isinstance(modes, str) else modes)]
-    return [_POOLINGS.get(name, name) for name, on in config.items() if name.startswith("pooling_mode_") and on is True]
+        return [_NAMES.get(mode, str(mode)) for mode in ([modes] if isinstance(modes, str) else modes)]
+    return [_NAMES.get(name, name) for name, on in config.items() if name.startswith("pooling_mode_") and on is True]

@@ -30,7 +30,7 @@ To add a legal arithmetic:
 2. Define the name above, in the form of the other definitions: `conformance.glossary.arithmetics` reads them.
 3. Adapt the `roundings` in `conformance.oracle` that distinguish arithmetics (search for `arithmetic.rounding`).
 4. Adapt the modules that name an arithmetic: `judge.evidence` (`WIDEST_ARITHMETIC`), `checks.moments`, `judge.loss_curve`, and
-   `diagnosis.black_box_case` (`_end_to_end`).
+   `diagnosis.explanations` (`end_to_end`).
 5. Run `conformance/tests/test_arithmetics.py`.
 """
 

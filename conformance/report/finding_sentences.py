@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
-from conformance.judge.depth import NO_PATTERN, SCREENED
+from conformance.judge import SCREENED
 from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
@@ -41,7 +41,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             f.steps,
             f.activations,
             f.others,
-            tuple(filter(None, (f.hidden, *residual_sentences(f)))),
+            tuple(filter(None, (f.hidden, *f.anatomy))),
             f.fault is not None and f.fault.name in DESCRIPTIONS,
         )
         for f in findings(activations)
@@ -108,11 +108,6 @@ def _listed(texts: Sequence[str]) -> Sequence[str]:
     return texts if len(texts) <= MOST_LISTED else (*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more")
 
 
-def residual_sentences(finding: Finding) -> tuple[str, ...]:
-    """Return the sentences about an unidentified error without the one that only says that it has no name, as its own does."""
-    return tuple(line for line in finding.anatomy if finding.fault or line != NO_PATTERN)
-
-
 def cause(finding: Finding) -> str:
     """Return the usual cause of a mistake, or a possible cause of what is only described, with its source, or an empty text."""
     known = _known(finding.fault.name, finding.steps) if finding.fault else ()
@@ -121,6 +116,12 @@ def cause(finding: Finding) -> str:
     source = f" ({known[0].source})" if known[0].source != "constructed" else ""
     how = "possible" if known[0].name in DESCRIPTIONS else "usual"
     return f"{how} cause: {known[0].cause}{source}"
+
+
+def repair(finding: Finding) -> str:
+    """Return how a mistake is usually repaired; empty if it is unidentified."""
+    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
+    return f"repair: {known[0].fix}" if known else ""
 
 
 def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:

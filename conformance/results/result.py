@@ -9,7 +9,7 @@ from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.example import Example, Size
-from conformance.results.law_broken import Location, Run
+from conformance.results.law_broken import LawBroken, Run
 from conformance.results.outcomes import Outcome
 
 _findings, _text = deferred("report.finding_sentences:findings_of"), deferred("report.representations:case_text")
@@ -65,13 +65,8 @@ class Counterexample:
     Attributes:
         example: the inputs.
         runs: the runs by name, in order.
-        place: the differing element, with its indices in the first and the last run.
-        allowed: largest allowed difference between its two values.
-        watch, lines: expression that changes during the run, and lines that show the failure otherwise (`watch` and `script` of
-            `LawBroken`).
-        raises: whether the last run should have raised an exception but did not.
+        broken: what the runs show, and at which element; None if the failure is not that of a law or of an activation.
         crashes: whether the last run raised an exception that it should not have raised.
-        claim: expression in the runner that must be true, as in `LawBroken`.
         network: name of the golden with the weights, or `checkpoint:DIR`.
         origin: `module:name` of the candidate, if it is loaded by that instead of its own name.
         script: Python script that shows the failure without using the checks.
@@ -80,13 +75,8 @@ class Counterexample:
 
     example: Example
     runs: Mapping[str, Run] = field(default_factory=dict, repr=False)
-    place: Location | None = None
-    allowed: float = 0.0
-    watch: str = ""
-    lines: tuple[str, ...] = ()
-    raises: bool = False
+    broken: LawBroken | None = None
     crashes: bool = False
-    claim: str = ""
     network: str = ""
     origin: str = ""
     script: str = ""

@@ -86,11 +86,11 @@ def _counterexample(result: Result) -> CounterexampleRecord | None:
 
 
 def _place(found: Counterexample) -> PlaceRecord | None:
-    place = found.place
-    if place is None or not math.isfinite(found.allowed):
+    broken = found.broken
+    if broken is None or broken.place is None or not math.isfinite(broken.allowed):
         return None
-    made, expected = (float(v) if math.isfinite(v) else None for v in place.values)
-    return PlaceRecord(place.activation, place.first, made, expected, found.allowed)
+    made, expected = (float(v) if math.isfinite(v) else None for v in broken.place.values)
+    return PlaceRecord(broken.place.activation, broken.place.first, made, expected, broken.allowed)
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:

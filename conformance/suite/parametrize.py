@@ -1,33 +1,37 @@
 """Parametrization of a user's own test by the suite's checks: one test id per check, candidate, golden, device and dtype.
 
 @parametrize_with_checks([my_bert])
+@example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
 def test_my_bert(check): check()
+
+An example is tried before any that is drawn.
 """
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from conformance.candidates.lookup import require_known
 from conformance.candidates.recorded.recorded_trace import trace_of
 from conformance.candidates.registry import name_of
-from conformance.checks.attached_examples import examples_of
 from conformance.checks.catalogue import CHECKS, named
-from conformance.checks.check import Check
-from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.checks.check import Request
+from conformance.checks.known_failures import matched, read
 from conformance.checks.run_check import run_check
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, located, manifest
 from conformance.names import listed
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
-from conformance.results.case import Case
+from conformance.results.example import Example
 from conformance.suite.pytest_session import plan, record, start_recording
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ConformanceFailure(AssertionError):
@@ -43,24 +47,19 @@ class CheckError(Exception):
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """A check bound to a candidate and a case; calling it runs the check and passes, skips or fails as pytest does.
+    """A request bound to a test; calling it runs the check and passes, skips or fails as pytest does.
 
     Attributes:
-        runs: number of checks that share the false-alarm probability.
-        known: known failures that apply to the case.
+        request: what is to be run; the plan of the session replaces its own.
         asking: the test function that calls the check; its `@example`s are tried first.
     """
 
-    check: Check
-    implementation: Any = field(repr=False)
-    case: Case
-    runs: int
-    known: tuple[KnownFailure, ...] = ()
+    request: Request = field(repr=False)
     asking: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Return the check and its case in a line, as pytest prints before each failure."""
-        return f"<check {self.case}>"
+        return f"<check {self.request.case}>"
 
     def __call__(self) -> None:
         """Run the check.
@@ -72,15 +71,12 @@ class BoundCheck:
         A skipped check and a known failure raise pytest's own exceptions, with the reason.
         """
         __tracebackhide__ = True
-        from conformance.checks.known_failures import apply_known_failures
-
         try:
             start_recording()
         except ConformanceError as error:
             raise CheckError(str(error)) from None
-        case, examples = self.case, examples_of(self.asking, self.check.name)
-        result = run_check(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
-        result = apply_known_failures(result, self.implementation, self.known)
+        attached = [kept for name, kept in getattr(self.asking, _ATTACHED, ()) if name == self.request.case.check]
+        result = run_check(replace(self.request, plan=plan(), examples=attached))
         record(result)
         if result.outcome == "skip":
             pytest.skip(result.reason)
@@ -90,6 +86,38 @@ class BoundCheck:
             from conformance.report.representations import case_text
 
             raise (CheckError if result.outcome == "error" else ConformanceFailure)(case_text(result))
+
+
+_ATTACHED = "bert_examples"
+
+
+def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[[F], F]:
+    """Return a decorator that makes a test try this batch first when it runs the named check.
+
+    Args:
+        check: the name of the check.
+        batch: the inputs of the batch, by name.
+        **variation: the parameters of the check's variation of the batch.
+
+    Raises:
+        UnknownNameError: if no check has that name.
+        UsageError: if `batch` is not a valid batch.
+
+    Example:
+        >>> @example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
+        ... def test(check):
+        ...     check()
+        >>> test.bert_examples[0][0]
+        'padding-length'
+    """
+    named(check)
+    attached = Example.of({"batch": batch, "variation": variation})
+
+    def decorate(test: F) -> F:
+        getattr(test, "__dict__", {}).setdefault(_ATTACHED, []).insert(0, (check, attached))
+        return test
+
+    return decorate
 
 
 def bound_checks(
@@ -114,15 +142,15 @@ def bound_checks(
     if twice:
         raise UsageError(f"several implementations are called {', '.join(twice)}; give each a `name` of its own")
     own = {name_of(i): _of_trace(i) for i in implementations}
-    found = [
-        (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
+    requests = [
+        Request.of(implementation, golden, device, dtype, check.name)
         for check in selected
         for implementation in implementations
         for golden in goldens or own[name_of(implementation)] or (manifest() if check.every_golden else DEFAULT_GOLDENS)
         for device in devices
         for dtype in dtypes
     ]
-    return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
+    return [BoundCheck(replace(request, runs=len(requests))) for request in requests]
 
 
 def _require_existing(names: Sequence[str], goldens: Sequence[str], devices: Sequence[str], dtypes: Sequence[str]) -> None:
@@ -148,12 +176,13 @@ def parameters(
     bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
 ) -> Iterator[Any]:
     """Yield a `pytest.param` for each check, with the known failures that apply to it and the test function that calls it."""
-    named = all(isinstance(b.implementation, str) for b in bound)
-    known = matched(read(known_failures), [b.case for b in bound], named=named) if known_failures else {}
-    for b in bound:
-        case = b.case
+    requests = [b.request for b in bound]
+    named = all(isinstance(request.implementation, str) for request in requests)
+    declared = matched(read(known_failures), [request.case for request in requests], named=named) if known_failures else {}
+    for request in requests:
+        case = request.case
         yield pytest.param(
-            replace(b, known=tuple(known.get(case, ())), asking=asking),
+            BoundCheck(replace(request, known_failures=declared.get(case, ())), asking),
             id=f"{case.check}-{case.implementation}-{case.golden}-{case.device}-{case.dtype}",
         )
 
@@ -197,4 +226,4 @@ def parametrize_with_checks(
     return decorate
 
 
-__all__ = ["BoundCheck", "CheckError", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]
+__all__ = ["BoundCheck", "CheckError", "ConformanceFailure", "bound_checks", "example", "parameters", "parametrize_with_checks"]

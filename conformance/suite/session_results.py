@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from conformance.checks.recording import FAILURES, Recording
-from conformance.checks.repro.artifacts import remove_earlier_artifacts
+from conformance.checks.repro import remove_earlier_artifacts
 from conformance.errors import UsageError
 from conformance.results.file import Writer, locked_folder, runs
 from conformance.results.records import Header

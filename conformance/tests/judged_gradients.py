@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformance import Checkpoint, Golden
-from conformance.checks.backward_passes import backward_passes
-from conformance.checks.check_values import check_values
+from conformance.checks.backward_passes import gradients
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
 from conformance.checks.passes import Pass
 from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 Plant = Callable[[Any], None]
@@ -20,9 +21,9 @@ def judged(
     """Run the check `gradients` from every source of the backward pass, or from one."""
 
     def passes(*asked: Any) -> Sequence[Pass]:
-        return [one for one in backward_passes(*asked) if source in (one.network.source, "")]
+        return [one for one in gradients.function(*asked) if source in (one.network.source, "")]
 
-    return check_values(candidate, golden, dtype=dtype, passes=passes, depth=depth)
+    return check_values(Request.of(candidate, golden, dtype=dtype, plan=Plan(depth=depth)), passes)
 
 
 def observed(result: Result) -> set[str]:

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace as replace_record
 
 from conformance import check, read_results
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
@@ -42,7 +41,7 @@ def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_j
         return select_arithmetic(judged)
 
     usual = check(making_bert)
-    monkeypatch.setattr("conformance.checks.check_values.select_arithmetic", slowly)
+    monkeypatch.setattr("conformance.checks.judgement.select_arithmetic", slowly)
     result = check(making_bert)
     assert result.seconds - result.candidate_seconds >= WAIT
     assert result.candidate_seconds < usual.candidate_seconds + WAIT
@@ -50,7 +49,7 @@ def test_the_time_of_a_slow_candidate_is_counted_as_its_own_and_that_of_a_slow_j
 
 @pytest.mark.parametrize("asked", ["padding-length", "stages"])
 def test_every_kind_of_check_counts_the_candidates_seconds(asked: str) -> None:
-    result = run_check(CHECKS[asked], slow, "tiny", "cpu", "float32", plan=Plan(1))
+    result = run_check(Request.of(slow, "tiny", "cpu", "float32", asked, plan=Plan(1)))
     assert result.outcome == "pass", result.reason
     assert WAIT <= result.candidate_seconds <= result.seconds
 

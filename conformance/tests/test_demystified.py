@@ -10,7 +10,7 @@ from torch import nn
 
 from conformance import check
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import USUAL
+from conformance.checks.check import USUAL, Request
 from conformance.checks.known_failures import KnownFailure, declared, expected
 from conformance.checks.run_check import run_check
 from conformance.implementations import demystified_as_written as written
@@ -115,7 +115,7 @@ def test_a_repaired_mistake_is_reported_and_a_further_one_is_a_failure_at_its_pl
 
 
 def _result(name: str) -> Result:
-    return run_check(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32", plan=replace(USUAL, depth="screen"))
+    return run_check(Request.of(demystified_as_written, "sinusoidal", "cpu", "float32", name, plan=replace(USUAL, depth="screen")))
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,21 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel
 
 from conformance import Checkpoint, load_golden
 from conformance.cli import main
 from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose
-from conformance.diagnosis.black_box import EMBEDDING, BlackBox
-from conformance.diagnosis.outputs import resolved
-from conformance.diagnosis.printed import PrintedNumber, filled, unit
-from conformance.diagnosis.tables import tables
+from conformance.diagnosis.black_box import BlackBox
+from conformance.diagnosis.outputs import filled, resolved, unit
+from conformance.diagnosis.tables import PrintedNumber, tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.oracle import Network
-from conformance.report.diagnosis_document import document
-from conformance.report.markdown import markdown
+from conformance.report.diagnosis_report import document
+from conformance.report.document import markdown
 from conformance.tests.test_own_checkpoints import _write
 
 Captured = pytest.CaptureFixture[str]
@@ -232,33 +231,19 @@ def _call(folder: Path, file: Path, *more: str) -> int:
     return main(["diagnose", "--checkpoint", str(folder), "--outputs", str(file), *more])
 
 
-def test_every_kind_of_file_is_read(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_files_with_and_without_inputs_are_read(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     hidden = _hidden(_model())
-    embedding = _mean(hidden).numpy()
     lists = {k: v.tolist() for k, v in INPUTS.items()}
     part = {"values": hidden[:, :, :7].tolist(), "features": [*range(7)], "digits": 6}
-    for name, output in {
-        "a": {"sentence_embedding": [[round(x, 4) for x in row] for row in embedding.tolist()]},
-        "b": {"last_hidden_state": hidden.tolist()},
-        "c": {"encoder.layer.1.output.LayerNorm": part},
-        "batch": {},
-    }.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({**lists, **output}))
-    np.savez(tmp_path / "d.npz", **INPUTS, last_hidden_state=hidden.numpy())
-    save_file({**INPUTS, "embedding": embedding}, tmp_path / "e.safetensors")
-    (tmp_path / "f.txt").write_text(repr(hidden))
-    with np.printoptions(threshold=20, precision=5):
-        (tmp_path / "g.txt").write_text(str(embedding))
-    np.savetxt(tmp_path / "h.txt", hidden[:, 0].numpy(), "%.4f")
-    batch = ["--batch", str(tmp_path / "batch.json")]
-    more = {
-        "e.safetensors": ["--pooling", "mean"],
-        "f.txt": [*batch, "--output", "last_hidden_state"],
-        "g.txt": batch,
-        "h.txt": batch,
-    }
-    for file in ("a.json", "b.json", "c.json", "d.npz", "e.safetensors", "f.txt", "g.txt", "h.txt"):
-        assert _call(folder, tmp_path / file, *more.get(file, [])) == 0, file
+    (tmp_path / "part.json").write_text(json.dumps({**lists, "encoder.layer.1.output.LayerNorm": part}))
+    (tmp_path / "batch.json").write_text(json.dumps(lists))
+    np.savez(tmp_path / "inputs.npz", **INPUTS, last_hidden_state=hidden.numpy())
+    save_file({**INPUTS, "embedding": _mean(hidden).numpy()}, tmp_path / "inputs.safetensors")
+    (tmp_path / "printed.txt").write_text(repr(hidden))
+    options = {"inputs.safetensors": ["--pooling", "mean"]}
+    options["printed.txt"] = ["--batch", str(tmp_path / "batch.json"), "--output", "last_hidden_state"]
+    for file in ("part.json", "inputs.npz", "inputs.safetensors", "printed.txt"):
+        assert _call(folder, tmp_path / file, *options.get(file, [])) == 0, file
         assert "conforms, as far as these outputs show" in capsys.readouterr().out
 
 
@@ -334,21 +319,18 @@ def test_the_message_for_missing_inputs_has_a_complete_command_that_runs(tmp_pat
 # The parts.
 
 
-def test_the_rounding_unit_of_a_printed_number() -> None:
+def test_printed_numbers_have_units_and_ellipses_stand_for_omitted_ones() -> None:
     assert [unit(t) for t in ("0.1234", "1.", "-3", "1.25e-03", ".5")] == pytest.approx([1e-4, 1.0, 1.0, 1e-5, 0.1])
     with pytest.raises(ValueError, match="x"):
         unit("x")
-
-
-def test_ellipses_stand_for_omitted_numbers() -> None:
-    known = filled([["1.0", "...", "2.00"], "...", [None, "...", "3"]], (4, 5), "x")
-    assert np.argwhere(~np.isnan(known.values)).tolist() == [[0, 0], [0, 4], [3, 4]]
-    assert known.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
+    numbers = filled([["1.0", "...", "2.00"], "...", [None, "...", "3"]], (4, 5), "x")
+    assert np.argwhere(~np.isnan(numbers.values)).tolist() == [[0, 0], [0, 4], [3, 4]]
+    assert numbers.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
     with pytest.raises(UsageError, match="2 ellipses"):
         filled(["...", "1", "..."], (5,), "x")
-    assert tables("a = [1, ...] b: array([[2.]])", "f") == [
-        ("a", [PrintedNumber("1"), "..."], None, ""),
-        ("b", [[PrintedNumber("2.")]], None, ""),
+    assert [(name, table.values) for name, table in tables("a = [1, ...] b: array([[2.]])", "f")] == [
+        ("a", [PrintedNumber("1"), "..."]),
+        ("b", [[PrintedNumber("2.")]]),
     ]
 
 
@@ -361,13 +343,15 @@ def test_a_poolings_jacobian_is_the_derivative_of_its_function(name: str, width:
     shape = (BATCH.size, 32) if pooling.base == "pooler" else (BATCH.size, BATCH.length, 32)
     x, e = rng.standard_normal(shape), 1e-6 * rng.standard_normal(shape)
 
+    names = [name for name, _ in pooling.steps(network.features)]
+
     def steps(x: np.ndarray) -> list[Any]:
-        pooled = [network.step(f"{EMBEDDING}.{pooling.base}", x)]
-        for following in network.names_after(pooling):
+        pooled = [network.step(names[0], x)]
+        for following in names[1:]:
             pooled.append(network.step(following, pooled[-1].value))
         return pooled
 
-    w = rng.standard_normal((BATCH.size, width if network.names_after(pooling) else 32))
+    w = rng.standard_normal((BATCH.size, width if len(names) > 1 else 32))
     back, moved = w, steps(x + e)[-1].value - steps(x)[-1].value
     for step in reversed(steps(x)):
         back = step.jacobians()[0].adjoint(back)
@@ -387,13 +371,11 @@ def _cut(embeddings: Tensor, rest: list[Any]) -> list[list[Any]]:
     return [[*map(float, row[:12]), *rest] for row in embeddings]
 
 
-@pytest.mark.parametrize("nulls", [False, True])
-def test_shortened_embeddings_conform_if_they_are_normalised_again_and_are_named_if_not(nulls: bool) -> None:
-    whole, rest = normalize(_mean(_hidden(_model()))), [None] * 20 if nulls else []
-    options = {"dimensions": None if nulls else 12}
-    again = pad(normalize(whole[:, :12]), (0, 20))
-    assert diagnose(SENTENCES, BATCH, {"embedding": _cut(again, rest)}, **options).conforms
-    diagnosis = diagnose(SENTENCES, BATCH, {"embedding": _cut(whole, rest)}, **options)
+def test_shortened_embeddings_conform_if_they_are_normalised_again_and_are_named_if_not() -> None:
+    whole = normalize(_mean(_hidden(_model())))
+    again = normalize(whole[:, :12])
+    assert diagnose(SENTENCES, BATCH, {"embedding": _cut(again, [])}, dimensions=12).conforms
+    diagnosis = diagnose(SENTENCES, BATCH, {"embedding": _cut(whole, [])}, dimensions=12)
     assert not diagnosis.conforms
     assert diagnosis.explanations[0].explains
     assert "cut to 12 features, not normalised again" in markdown(document(diagnosis))

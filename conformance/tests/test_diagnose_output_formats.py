@@ -25,8 +25,8 @@ HIDDEN = np.random.default_rng(0).standard_normal((1, 8, WIDTH)).astype(np.float
 
 def _known(file: Path, width: int = WIDTH, batch: int = 1, length: int = 8) -> tuple[str, np.ndarray]:
     inputs = Batch(np.ones((batch, length), np.int64))
-    (output,) = resolved(read(file).tables, Architecture(hidden_size=width, **SIZES), inputs)
-    return output.name, output.known.values
+    ((name, numbers),) = resolved(read(file).tables, Architecture(hidden_size=width, **SIZES), inputs).items()
+    return name, numbers.values
 
 
 def _written(folder: Path, content: str, suffix: str = ".txt") -> Path:
@@ -84,9 +84,7 @@ PRINTED = {
     "torch, a list of tensors": "[" + ",\n ".join(_torch(row) for row in HIDDEN[0]) + "]",
     "NumPy, repr": _numpy(HIDDEN),
     "NumPy, print": _numpy(HIDDEN, str),
-    "NumPy, IPython": f"In [7]: h[[0]]\nOut[7]: \n{_numpy(HIDDEN)}",
     "NumPy, quoted": "\n".join(f"> {line}" for line in _numpy(HIDDEN, str).splitlines()),
-    "a variable": f"hidden: {_numpy(HIDDEN, str)} float32",
     "a dictionary": f"{{'last_hidden_state': {_numpy(HIDDEN)}}}",
     "an output object": f"BaseModelOutput(last_hidden_state={_torch(HIDDEN)}, hidden_states=None)",
     "candle": _candle(HIDDEN),

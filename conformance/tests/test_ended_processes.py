@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,13 @@ import torch
 
 from conformance import Checkpoint
 from conformance.candidates.arrays import described
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import CandidateEnded, CandidateTimeout
 from conformance.implementations.making_bert import making_bert
 from conformance.isolation.fork_server import server_id
-from conformance.isolation.link import Link, NoMessageError
-from conformance.isolation.messages import Reason
+from conformance.isolation.link import Link, NoMessageError, encoded
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
 from conformance.results.file import read_results
 from conformance.tests.test_isolation import Doing
@@ -65,29 +63,29 @@ def _signal_server(number: int) -> None:
 
 def test_workers_are_replaced_after_the_end_of_the_fork_server_whether_they_are_idle_or_not() -> None:
     with WorkerProcess(Doing) as idle, WorkerProcess(Doing) as waiting:
-        idle.ask("first")
-        waiting.ask("first")
+        idle.asking(Doing.does)("first")
+        waiting.asking(Doing.does)("first")
         before = idle.process
         ending = threading.Timer(0.1, lambda: _signal_server(signal.SIGKILL))
         ending.start()
         with pytest.raises(CandidateEnded, match=ENDED):
-            waiting.ask("wait")
+            waiting.asking(Doing.does)("wait")
         ending.join()
         assert idle.process is None
-        assert idle.ask("again")[0] == Reason("again")
+        assert idle.asking(Doing.does)("again") == "again"
         assert idle.process is not before
-        assert waiting.ask("again")[0] == Reason("again")
+        assert waiting.asking(Doing.does)("again") == "again"
 
 
 def test_a_stopped_fork_server_is_replaced() -> None:
     with WorkerProcess(Doing, ResourceLimits(seconds=0.5)) as worker, WorkerProcess(Doing) as other:
-        worker.ask("first")
+        worker.asking(Doing.does)("first")
         _signal_server(signal.SIGSTOP)
         with pytest.raises((CandidateEnded, CandidateTimeout)):
-            worker.ask("wait")
+            worker.asking(Doing.does)("wait")
         worker.renew()
-        assert worker.ask("again")[0] == Reason("again")
-        assert other.ask("first")[0] == Reason("first")
+        assert worker.asking(Doing.does)("again") == "again"
+        assert other.asking(Doing.does)("first") == "first"
 
 
 def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on(tmp_path: Path) -> None:
@@ -127,37 +125,37 @@ class Ending:
 
 def test_a_process_that_ended_in_one_law_is_not_asked_in_the_next() -> None:
     candidate = Ending(lambda _, process: process == 1)
-    results = [run_check(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", plan=Plan(2)) for _ in range(2)]
+    results = [run_check(Request.of(candidate, "tiny", "cpu", "float32", "repeated", plan=Plan(2))) for _ in range(2)]
     assert [(result.outcome, result.reason[:17]) for result in results] == [("crash", "its process ended"), ("pass", "")]
 
 
 def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it() -> None:
     candidate = Ending(lambda batch, _: batch.attention_mask.dtype == torch.bool)
     for examples in (1, 2):
-        result = run_check(CHECKS["mask-dtype"], candidate, "tiny", "cpu", "float32", plan=Plan(examples))
+        result = run_check(Request.of(candidate, "tiny", "cpu", "float32", "mask-dtype", plan=Plan(examples)))
         assert (result.outcome, result.reason) == ("crash", "its process ended")
 
 
-def test_a_question_may_be_longer_than_an_answer_without_its_arrays() -> None:
-    """It may contain an upstream gradient, and this process is trusted by the candidate's."""
-    message = bytes(2**24 + 1)
+def test_a_request_may_be_longer_than_a_reply() -> None:
+    """It may contain a long text, and this process is trusted by the candidate's."""
+    message = encoded(request="x" * 2**24)
 
-    def received(**options: float) -> bytes:
+    def received(longest: float) -> str | None:
         ours, theirs = (Link(end) for end in socket.socketpair())
         sending = threading.Thread(target=lambda: _sent(ours, message), daemon=True)
         sending.start()
         try:
-            return theirs.receive(**options)[0]
+            return theirs.receive(longest=longest).message.request
         finally:
             theirs.close()
             sending.join()
 
-    assert received(longest=float("inf")) == message
-    with pytest.raises(NoMessageError, match="a message of 16777"):
-        received()
+    assert received(float("inf")) == "x" * 2**24
+    with pytest.raises(NoMessageError, match="a line of more than 16777216 bytes"):
+        received(2**24)
 
 
-def _sent(link: Link, message: bytes) -> None:
+def _sent(link: Link, message: Sequence[bytes]) -> None:
     try:
         link.send(message)
     except OSError:  # The other end does not read it.

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden
-from conformance.checks.backward_passes import backward_passes
-from conformance.checks.check_values import check_values
+from conformance.checks.backward_passes import gradients
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
 from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
-from conformance.judge import screen, whole_activation
+from conformance.judge import DEPTHS, judged_array
 from conformance.judge.evidence import BY_OPERATIONS
 from conformance.judge.fault_directions import possible_directions
-from conformance.judge.local_error import judge_locally
+from conformance.judge.local_error import judge_locally, screened
 from conformance.judge.observation import Observation
-from conformance.judge.screen import screened, screened_locally
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import is_gradient
@@ -120,7 +120,7 @@ def _alike(length: int) -> Golden:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_similar_tokens_raise_no_alarm_where_attention_is_hidden(dtype: str) -> None:
-    result = check_values(torch_encoder, _alike(128), dtype=dtype, passes=backward_passes, depth="screen")
+    result = check_values(Request.of(torch_encoder, _alike(128), dtype=dtype, plan=Plan(depth="screen")), gradients.function)
     assert result.outcome == "pass", result.reason
     judged = {verdict.activation for verdict in result.verdicts if verdict.outcome == "pass"}
     assert judged >= {name for name in HIDDEN if name.startswith("bert.")}
@@ -193,13 +193,12 @@ def test_the_rms_of_nearly_equal_results_may_be_that_of_their_known_rounding_err
 
     def passing(gain: float) -> list[bool]:
         observation, legal = _nearly_equal_scores(dtype, seed, 0.05, gain), hypotheses(dtype)
-        judged = judge_locally(observation, legal, 1e-8), screened_locally(observation, legal, 1e-8)
+        judged = judge_locally(observation, legal, 1e-8), judge_locally(observation, legal, 1e-8, depth="screen")
         return [local.passes for found in judged for local in found if local.hypothesis == "modular"]
 
     assert passing(1.0) == [True, True]
     assert passing(1.02) == [False, False]
-    for module in (screen, whole_activation):
-        monkeypatch.setattr(module, "limits_for", lambda rms, limits, *_: limits)
+    monkeypatch.setattr(judged_array, "rms_limit", lambda _, limits, *__: limits.rms)
     assert passing(1.0) == [False, False]
 
 
@@ -221,7 +220,8 @@ def test_a_bias_that_nearly_cancels_the_product_may_be_added_after_the_product_i
     actual = storage.round(storage.round(product) + storage.round(gain * own))
     network = Network(network.architecture, {**network.weights, bias: own}, network.batch)
     observation = Observation(network, name, actual, observed)
-    for judged in (judge_locally(observation, hypotheses(dtype), 1e-8), screened_locally(observation, hypotheses(dtype), 1e-8)):
+    for depth in DEPTHS:
+        judged = judge_locally(observation, hypotheses(dtype), 1e-8, depth=depth)
         passing = {local.hypothesis for local in judged if local.passes} - {"native"}
         assert passing == ({BY_OPERATIONS} if gain == 1.0 else set())
     found = {one.activation: one.excess for one in screened(network, {**observed, name: actual}, dtype)}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import UsageError
@@ -82,7 +82,7 @@ def test_the_export_conforms(implementation: Any, golden: str, dtype: str) -> No
 )
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, golden: str, name: str) -> None:
-    result = run_check(CHECKS[name], implementation, golden, "cpu", "float32")
+    result = run_check(Request.of(implementation, golden, "cpu", "float32", name))
     assert result.outcome == "pass", result.reason
 
 
@@ -92,7 +92,7 @@ def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, 
     ("golden", "name"), [("tiny", "values"), ("tiny", "outputs"), ("tiny", "called-again"), ("tanh", "values")]
 )
 def test_the_onnx_export_conforms(golden: str, name: str) -> None:
-    result = run_check(CHECKS[name], exports.hf_onnx, golden, "cpu", "float32")
+    result = run_check(Request.of(exports.hf_onnx, golden, "cpu", "float32", name))
     assert result.outcome == "pass", result.reason
 
 
@@ -307,7 +307,7 @@ def test_each_export_mistake_is_named(name: str, tmp_path: Path) -> None:
 def test_a_constant_size_in_an_export_is_reported(baked: Any, checked: str, words: str, tmp_path: Path) -> None:
     archive = Archive(traced(baked(), tmp_path / "baked.pt"))
     assert check(archive, GOLDEN, depth="screen").conforms  # The size with which it was exported is correct.
-    result = run_check(CHECKS[checked], archive, GOLDEN, "cpu", "float32")
+    result = run_check(Request.of(archive, GOLDEN, "cpu", "float32", checked))
     assert result.outcome in ("fail", "crash")
     assert words in result.reason
 

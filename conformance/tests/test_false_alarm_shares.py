@@ -1,25 +1,22 @@
 """Checks beside the judgement of activations have a share of the run's false-alarm probability, and no more."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from math import sqrt
+from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.checks.activation_checks import moments
-from conformance.checks.check import CheckRequest
-from conformance.checks.moments import watched
-from conformance.checks.published import check_published
+from conformance.checks.check import Request
+from conformance.checks.moments import moments, watched
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
+from conformance.goldens.golden import load_golden
+from conformance.implementations.making_bert import making_bert
 from conformance.numerics.function_error_bounds import table_bounds
 from conformance.numerics.thresholds import FALSE_ALARM, FALSE_ALARM_TEXT, max_threshold, sidak_share
 from conformance.oracle import Network
-from conformance.results.case import Case
-from conformance.tests.planted_mistakes import MadeOf
-from conformance.tests.test_own_checkpoints import LAST, TINY, _published
 
+TINY = load_golden("tiny")
 RUNS = 10**6
 BATCH = TINY.batches["padded"]
 NORM = "encoder.layer.0.output.LayerNorm"
@@ -57,24 +54,16 @@ def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> N
     assert among_many / alone == pytest.approx(expected, rel=0.05)
 
 
-def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch() -> None:
-    golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
-    view = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).view_of
-    assert view.keywords == {"calls": 14}
+def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
 
+    def noted(checkpoint: object, device: str, dtype: str, functions: object, *, calls: int) -> Any:
+        seen.append(calls)
+        return lambda batch, stream: stream
 
-def test_published_values_divide_the_false_alarm_probability_among_runs() -> None:
-    golden, exact = golden_of("tiny-bert", TINY.checkpoint, TINY.batches), _published(TINY.checkpoint, digits=12)
-    first, one = exact.first, replace(exact, values=((exact.values[0][0],),))
-
-    def room(runs: int) -> float:
-        far = MadeOf(lambda found: {**found, LAST: found[LAST] + 1.0})
-        reason = check_published(far, golden, one, "cpu", "float32", runs).reason
-        assert f"{LAST}{list(first)}" in reason
-        return float(reason.partition("± ")[2].partition(" ")[0])
-
-    assert room(RUNS) / room(1) == pytest.approx(max_threshold(1, sidak_share(RUNS)) / max_threshold(1, FALSE_ALARM), rel=0.1)
-    assert room(RUNS) / room(1) > sqrt(1.5)
+    monkeypatch.setattr("conformance.checks.moments.watched", noted)
+    moments.run(Request.of(making_bert, golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH}), check="moments", runs=7))
+    assert seen == [14]
 
 
 def test_the_false_alarm_probability_is_rendered_exactly() -> None:

@@ -7,16 +7,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from conformance import load_golden
 from conformance.benchmarks.detection.mistakes import ROWS
 from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
 from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
-from conformance.faults import BY_NAME, CATALOGUE, Fault, FaultContext
+from conformance.faults import BY_NAME, CATALOGUE, FaultContext
 from conformance.faults.changes import Altered, Rearranged
-from conformance.faults.fitted import FITTED, Fitted
+from conformance.faults.fitted import FITTED
 from conformance.faults.hints import HINTS, hint
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
@@ -54,7 +53,8 @@ def test_every_kind_of_step_that_a_fault_acts_on_has_an_equation() -> None:
 
 
 def test_every_hint_is_for_a_fault_and_every_pattern_for_several() -> None:
-    fitting = {name: [fault for fault in BY_NAME if fnmatchcase(fault, name)] for name in HINTS}
+    names = {fault.name for fault in (*CATALOGUE, *FITTED)}
+    fitting = {name: [fault for fault in names if fnmatchcase(fault, name)] for name in HINTS}
     assert [name for name, found in fitting.items() if len(found) < (2 if "*" in name else 1)] == []
 
 
@@ -65,35 +65,35 @@ def test_a_word_is_that_of_the_name_or_of_the_longest_pattern_that_it_fits() -> 
     assert hint("a name of no fault") == HINTS["*"]
 
 
-@pytest.mark.parametrize("fault", [*CATALOGUE, *FITTED], ids=lambda f: f.name)
-def test_a_source_is_a_thread_a_commit_or_marked_as_constructed(fault: Fault | Fitted) -> None:
-    is_of_a_thread = re.search(r"[\w./-]+#\d+|[0-9a-f]{9,}", fault.source)
-    assert is_of_a_thread or "constructed" in fault.source or "tutorial" in fault.source
+def test_a_source_is_a_thread_a_commit_or_marked_as_constructed() -> None:
+    marked = re.compile(r"[\w./-]+#\d+|[0-9a-f]{9,}|constructed|tutorial")
+    assert [fault.name for fault in (*CATALOGUE, *FITTED) if not marked.search(fault.source)] == []
 
 
-@pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
-def test_a_sentence_has_a_number_where_the_fault_has_one(fault: Fault) -> None:
-    assert fault.sentences.keys() <= fault.kinds
-    for text in (fault.sentence, *fault.sentences.values()):
-        assert text.format(value="1", right="2")
-        assert ("{value}" in text) == (fault.parameter is not None)
+def test_a_sentence_has_a_number_where_the_fault_has_one() -> None:
+    for fault in CATALOGUE:
+        assert fault.sentences.keys() <= fault.kinds
+        for text in (fault.sentence, *fault.sentences.values()):
+            assert text.format(value="1", right="2")
+            assert ("{value}" in text) == (fault.parameter is not None), fault.name
 
 
-@pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
-def test_a_fault_changes_no_shape_and_does_not_modify_the_correct_step(fault: Fault) -> None:
-    applied = [name for name, row in NETWORK.table.items() if fault.applies_to(row)]
-    for name in applied[:2]:
-        right = _step(name)
-        before = right.value.copy()
-        faulty = fault.applied(right, PLACE)
-        if faulty is not None:
-            assert faulty.value.shape == before.shape
-            assert np.isfinite(faulty.value).all()
-        np.testing.assert_array_equal(right.value, before)
+def test_a_fault_changes_no_shape_and_does_not_modify_the_correct_step() -> None:
+    for fault in CATALOGUE:
+        for name in [name for name, row in NETWORK.table.items() if fault.applies_to(row)][:2]:
+            right = _step(name)
+            before = right.value.copy()
+            faulty = fault.applied(right, PLACE)
+            if faulty is not None:
+                assert faulty.value.shape == before.shape
+                assert np.isfinite(faulty.value).all(), fault.name
+            np.testing.assert_array_equal(right.value, before)
 
 
 def test_a_fault_with_the_correct_parameter_changes_nothing() -> None:
-    exempt = {"epsilon-outside-root", "norm-unbiased-deviation"}  # Also wrong with an epsilon of 0.
+    # These are wrong with the correct number, too.
+    exempt = {"epsilon-outside-root", "norm-unbiased-deviation", "gelu-tanh-cubic", "gelu-tanh-outer", "gelu-sigmoid-factor"}
+    exempt.add("scores-cosine")
     for fault in CATALOGUE:
         name = next((n for n, row in NETWORK.table.items() if fault.applies_to(row)), None)
         if fault.parameter is not None and name is not None and fault.name not in exempt:

@@ -9,14 +9,14 @@ import torch
 
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge.depth import Depth, visible_element
+from conformance.judge import Depth, visible_element
 from conformance.judge.evidence import Error, LocalJudgement, Verdict
-from conformance.judge.gate import _in_whole
+from conformance.judge.gate import _in_whole, rows_of, sample_of
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Observation
-from conformance.judge.parts import rows_of
 from conformance.judge.segment import Segment
 from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import as_captured, hypotheses
 from conformance.numerics.thresholds import SEPARABLE_Z
@@ -95,9 +95,26 @@ def test_filters_of_a_sample_tell_what_those_of_every_element_tell(network: Netw
             # √2: the sample's elements need not be typical of all. Of a gross mistake, no amplitude is computed.
             subtle = {f.name for f in expected.filters if f.expected_z > 2.0**0.5 * SEPARABLE_Z and f.amplitude}
             assert subtle <= told, name
+            # The others are reported as without effect on these inputs.
+            assert {(f.name, f.step) for f in local.filters} == {(f.name, f.step) for f in expected.filters}, name
     assert sampled > 40
-    tested, of_every = ({f.name for v in verdicts.values() if v.local for f in v.local.filters} for verdicts in (full, every))
-    assert tested == of_every  # the others are reported as without effect on these inputs
+
+
+def test_a_mistake_without_effect_on_the_sample_is_evaluated_on_every_element() -> None:
+    golden = load_golden("tiny")
+    mask = np.ones((64, 32), np.int64)
+    mask[:, -8:] = 0
+    batch = Batch(np.full(mask.shape, 7), np.zeros_like(mask), mask)
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)
+    observation = Observation(network, "encoder.layer.0.attention.self.scores", np.zeros((64, 2, 32, 32), np.float32), {})
+    (row, *_) = set(range(1, 63)) - set(sample_of(rows_of(observation)).rows)
+    mask[row] = mask[row, ::-1]  # as many tokens as in the others: a mask of lengths is wrong here alone
+    values = {n: value.astype(np.float32) for n, value in network.walk() if not network.table[n].is_internal}
+    for depth in ("full", "exhaustive"):
+        local = judged(network, values, depth)["encoder.layer.0.attention.self.probs"].local
+        assert local
+        assert (local.rests_on == "every element") is (depth == "exhaustive")
+        assert [f.separable for f in local.filters if f.name == "mask-as-lengths"] == [True]
 
 
 @pytest.mark.parametrize("depth", ["full", "exhaustive"])

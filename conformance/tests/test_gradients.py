@@ -15,11 +15,11 @@ from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.planted import rewritten
-from conformance.checks.backward_passes import backward_passes
+from conformance.checks import backward_passes
+from conformance.checks.check import Request
 from conformance.errors import NotApplicable
 from conformance.faults import gradients
 from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
-from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
 
@@ -199,7 +199,7 @@ def test_unusual_correct_backward_passes_pass(how: str, dtype: str) -> None:
 def test_batches_that_attend_to_the_padding_token_are_omitted() -> None:
     golden = load_golden("odd-width")
     with pytest.raises(NotApplicable, match="attends to the token 0"):
-        backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
+        backward_passes.gradients.function(Request.of(HuggingFace("eager"), golden))
 
 
 @pytest.mark.landing(name="norms of seven kinds")

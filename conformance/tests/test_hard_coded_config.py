@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, Result, TorchImplementation, check, load_golden
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
@@ -227,10 +227,10 @@ def test_a_hard_coded_number_is_named_from_the_outputs_alone(golden: str, number
 
 @pytest.mark.parametrize("law", ["generated-batches", "padding-length", "length-refused"])
 def test_the_laws_use_the_number_of_positions_that_an_offset_leaves(law: str) -> None:
-    result = run_check(CHECKS[law], making_bert, "position-offset", "cpu", "float32")
+    result = run_check(Request.of(making_bert, "position-offset", "cpu", "float32", law))
     assert result.outcome == "pass", result.reason
     if law == "length-refused":
-        result = run_check(CHECKS[law], NO_OFFSET, "position-offset", "cpu", "float32")
+        result = run_check(Request.of(NO_OFFSET, "position-offset", "cpu", "float32", law))
         assert result.outcome == "fail"
         assert "the network has 12 positions" in result.reason
 

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from conformance import load_golden
 from conformance.benchmarks.training.initial import CORRECT, DENSE, WRONG
-from conformance.checks.catalogue import named
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.errors import UnsupportedArchitectureError
 from conformance.implementations.demystified import demystified
@@ -33,7 +33,7 @@ GOLDEN = load_golden("tiny")
 
 
 def judged(candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Result:
-    return run_check(named("initialization"), candidate, golden, "cpu", dtype)
+    return run_check(Request.of(candidate, golden, "cpu", dtype, "initialization"))
 
 
 @pytest.mark.landing(name=[*WRONG][::3], dtype="float32")

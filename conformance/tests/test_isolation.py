@@ -1,22 +1,20 @@
 """Work in a separate process: work that hangs is ended, work that ends the process is a crash, and the next question is
 answered; a candidate cannot forge answers."""
 
+import json
 import os
 import pickle
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -24,38 +22,28 @@ from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
 from conformance.isolation import fork_server
-from conformance.isolation.candidate_work import CandidateWork
-from conformance.isolation.messages import (
-    Answer,
-    Done,
-    Found,
-    Head,
-    Heads,
-    ParameterRequest,
-    Progress,
-    ProjectError,
-    Question,
-    Reason,
-    encoded,
-)
+from conformance.isolation.candidate_work import Activations, CandidateWork, Head, Values
 from conformance.isolation.remote import RemoteCandidate
-from conformance.isolation.worker_process import Reply, ResourceLimits, WorkerProcess
+from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
 from conformance.model.batch import Batch
 from conformance.progress import report_progress, watched
 from conformance.tests.forked import run_python
 
 
 class Doing:
-    """Work that does what the question says; `Reason` repeats it."""
+    """Work that does what it is told, and returns it."""
 
     device_loss: str | None = None
 
     def __init__(self, parameter: Callable[[str], Any]) -> None:
         self.parameter = parameter
 
-    def answer(self, question: str) -> Reply:
+    def of(self, _: str) -> object:
+        return self
+
+    def does(self, what: str) -> str:
         report_progress("at work", 0.5)
-        match question:
+        match what:
             case "hangs":
                 time.sleep(600.0)
             case "wait":
@@ -67,11 +55,12 @@ class Doing:
                 os.write(2, b"err " * 100_000)
             case "breaks the device":
                 self.device_loss = "device-side assert triggered"
-            case "answers by an array":
-                return Done(), [self.parameter("x") * 2.0]
-            case str() if question in FORGERIES:
-                FORGERIES[question](_end())
-        return Reason(question), ()
+            case str() if what in FORGERIES:
+                FORGERIES[what](_end())
+        return what
+
+    def doubled(self) -> Values:
+        return np.asarray(self.parameter("x") * 2.0)
 
 
 def _end() -> socket.socket:
@@ -93,54 +82,35 @@ class _Code:
         return (os.mkdir, (os.environ["RAN"],))
 
 
-def _framed(message: bytes, *arrays: tuple[tuple[int, ...], str, bool]) -> bytes:
-    frame = msgspec.msgpack.encode({"message": message, "arrays": [dict(zip(HEADER, a, strict=True)) for a in arrays]})
-    return struct.pack("!I", len(frame)) + frame
-
-
-HEADER = ("shape", "dtype", "in_file")
-
-
-def _file(end: socket.socket, descriptor: int) -> None:
-    end.sendall(_framed(encoded(Answer(Done(), None)), ((100_000,), "<f8", True)))
-    socket.send_fds(end, [b"\0"], [descriptor])
-
-
-def _shorter(end: socket.socket) -> None:
-    descriptor = os.memfd_create("array")
-    os.truncate(descriptor, 1000)
-    _file(end, descriptor)
+def _line(**fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _endless(end: socket.socket) -> None:
     while True:
-        end.sendall(_framed(encoded(Progress("at work", 0.5))))
+        end.sendall(_line(progress=("at work", 0.5)))
 
 
 def _stalled(end: socket.socket) -> None:
-    end.sendall(_framed(encoded(Reason("half")))[:-1])
+    end.sendall(_line(reply="half")[:-1])
     time.sleep(600.0)
 
 
-_NESTED = encoded(Answer(Found(()), None)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # A MessagePack list inside a list.
-
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
-    "lists in lists": lambda end: end.sendall(_framed(_NESTED)),
-    "pickled": lambda end: end.sendall(pickle.dumps(_Code())),
-    "pickled in a message": lambda end: end.sendall(_framed(pickle.dumps(_Code()))),
+    "lists in lists": lambda end: end.sendall(b'{"reply":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"),
+    "pickled": lambda end: end.sendall(pickle.dumps(_Code()) + b"\n"),
+    "pickled in a message": lambda end: end.sendall(_line(reply=None, bytes=200) + pickle.dumps(_Code()).ljust(200)),
     "pickled as multiprocessing does": lambda end: Connection(end.detach()).send(_Code()),
-    "a long message": lambda end: end.sendall(b"\xff" * 100),
-    "no answer": lambda end: end.sendall(_framed(msgspec.json.encode({"type": "Answer"}))),
-    "an answer of another form": lambda end: end.sendall(
-        _framed(msgspec.msgpack.encode({"type": "Answer", "value": {"type": "Held", "excess": "0"}, "device_loss": None}))
-    ),
-    "an array that nobody asked for": lambda end: end.sendall(_framed(b"", ((2**40,), "<f8", False))),
-    "an array of objects": lambda end: end.sendall(_framed(b"", ((1,), "|O", False)) + bytes(8)),
-    "an array of a negative size": lambda end: end.sendall(_framed(b"", ((-1, 8), "<f8", False))),
-    "a shorter file": _shorter,
-    "a pipe for a file": lambda end: _file(end, os.pipe()[0]),
-    "no file": lambda end: end.sendall(_framed(encoded(Answer(Done(), None)), ((100_000,), "<f8", True)) + b"\0"),
-    "a parameter that there is not": lambda end: end.sendall(_framed(encoded(ParameterRequest("y")))),
+    "a long message": lambda end: end.sendall(b" " * (2**24 + 1)),
+    "no answer": lambda end: end.sendall(_line()),
+    "an answer of another form": lambda end: end.sendall(_line(reply={"excess": "0"})),
+    "a field that there is not": lambda end: end.sendall(_line(reply="", excess="0")),
+    "an array that nobody asked for": lambda end: end.sendall(_line(reply="", bytes=2**40)),
+    "an array that is not sent": lambda end: end.sendall(_line(reply={"array": 0})),
+    "arrays of a negative size": lambda end: end.sendall(_line(reply="", bytes=-1)),
+    "arrays that are none": lambda end: end.sendall(_line(reply="", bytes=64) + bytes(64)),
+    "a parameter that there is not": lambda end: end.sendall(_line(parameter="y")),
+    "an error that is none": lambda end: end.sendall(_line(failure={"kind": "SystemExit", "text": "0"})),
     "endless progress": _endless,
     "half of a message": _stalled,
 }
@@ -150,10 +120,10 @@ def _not_ready(parameter: object) -> Doing:
     raise LookupError("there is no such work")
 
 
-def _came_of(worker: WorkerProcess, question: str) -> object:
+def _came_of(worker: WorkerProcess, what: str) -> object:
     worker.renew()
     try:
-        return worker.ask(question, most=2**20)
+        return worker.asking(Doing.does)(what)
     except ConformanceError as error:
         return error
 
@@ -193,7 +163,7 @@ popen_forkserver.forkserver.connect_to_new_process = interrupted
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with WorkerProcess(Doing) as worker:
     try:
-        worker.ask("works")
+        worker.asking(Doing.does)("works")
     except KeyboardInterrupt:
         print("interrupted", worker.process is not None)
 """
@@ -208,7 +178,7 @@ def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are
     heard = []
     with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
         works, hangs, dies, again = [_came_of(there, question) for question in ("works", "hangs", "dies", "works")]
-    assert works == again == (Reason("works"), [])
+    assert works == again == "works"
     assert isinstance(hangs, CandidateTimeout)
     assert str(hangs) == "it had not come to an end after 1 s"
     assert isinstance(dies, CandidateCrash)
@@ -229,15 +199,21 @@ def candidates() -> Iterator[WorkerProcess]:
 
 
 def test_large_and_small_arrays_are_sent_in_both_directions(doing: WorkerProcess) -> None:
-    for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
-        _, (doubled,) = doing.ask("answers by an array", {"x": array}, array.nbytes)
-        np.testing.assert_array_equal(doubled, 2.0 * array)
+    for array in (
+        np.ones(3),
+        np.ones(3, ">f8"),
+        np.array(2.0),
+        np.arange(50_000.0).reshape(100, 500),
+        np.empty((0, 4)),
+        np.asfortranarray(np.eye(200)),
+    ):
+        np.testing.assert_array_equal(doing.asking(Doing.doubled, array.nbytes, {"x": array})(), 2.0 * array)
 
 
 def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     shown: list[str] = []
     with WorkerProcess(Doing, ResourceLimits(output=1000), shown.append) as there:
-        there.ask("writes")
+        there.asking(Doing.does)("writes")
     text = "".join(shown)
     assert "out " in text
     assert text.endswith("\n… what it writes from here on is not shown\n")
@@ -245,11 +221,11 @@ def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
 
 
 def test_after_a_broken_device_a_new_process_answers(doing: WorkerProcess) -> None:
-    doing.ask("works")
+    assert _came_of(doing, "works") == "works"
     first = doing.process
-    doing.ask("breaks the device")
+    doing.asking(Doing.does)("breaks the device")
     assert doing.process is None
-    assert doing.ask("works") == (Reason("works"), [])
+    assert _came_of(doing, "works") == "works"
     assert doing.process is not first
 
 
@@ -260,33 +236,20 @@ def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no
     with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there:
         for forgery in FORGERIES:
             assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout), forgery
-            assert _came_of(there, "works") == (Reason("works"), []), forgery
+            assert _came_of(there, "works") == "works", forgery
     assert not (tmp_path / "ran").exists()
 
 
 class Lying(CandidateWork):
-    """Work that reports an impossible result for a correct candidate."""
+    """Work that reports impossible activations of a correct candidate."""
 
-    def __init__(self, lie: Reply, parameter: Callable[[str], Any]) -> None:
-        super().__init__(parameter)
-        self.lie = lie
-
-    def answer(self, question: Question) -> Reply:
-        return self.lie if question.method is CandidateWork.call else super().answer(question)
+    def next(self) -> Activations:
+        super().next()
+        return Activations((Head(1, "pooler", "float32", (2, 3), values=np.ones(3)),))
 
 
-LIES: dict[str, Reply] = {
-    "an error that is none": (ProjectError("SystemExit", "0"), ()),
-    "a class that is no error": (ProjectError("Any", "0"), ()),
-    "a batch that is none": (ProjectError("CandidateCrash", "", ("input_ids",)), ()),
-    "an answer to another question": (Reason(None), ()),
-    "no arrays": (Heads((Head(1, "pooler", "float32", (2, 3), is_sent=True),)), ()),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_an_impossible_answer_is_the_candidates_crash(lie: str) -> None:
-    with WorkerProcess(partial(Lying, LIES[lie])) as there:
+def test_an_impossible_answer_is_the_candidates_crash() -> None:
+    with WorkerProcess(Lying) as there:
         result = check(RemoteCandidate(there, "hf-eager"), "tiny", depth="screen")
     assert result.outcome in ("crash", "fail")
     assert "harness" not in result.reason
@@ -294,7 +257,7 @@ def test_an_impossible_answer_is_the_candidates_crash(lie: str) -> None:
 
 def test_a_failure_to_start_the_work_is_not_the_candidates_crash() -> None:
     with WorkerProcess(_not_ready) as there, pytest.raises(FixtureError, match="could not be made ready"):
-        there.ask("works")
+        there.asking(Doing.does)("works")
 
 
 def test_a_candidate_in_a_worker_is_judged_as_in_this_process(candidates: WorkerProcess) -> None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.checks.known_failures import KnownFailure, apply_known_failures, expected, matched, read
-from conformance.checks.validate_patterns import missing
+from conformance.checks.check import Request
+from conformance.checks.known_failures import KnownFailure, apply_known_failures, expected, matched, missing, read
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.case import Case
@@ -28,8 +28,6 @@ CASE = Case("mine", "my-checkpoint")  # Neither is registered.
         ({"implementation": "no_such_package.conformance:bert"}, "no implementation 'no_such_package.conformance:bert'; there are"),
         ({"dtype": "float31"}, "no dtype 'float31'; did you mean float32"),
         ({"device": "cdua"}, "no device 'cdua'; did you mean cuda?"),
-        ({"activation": "encodr.layer.*"}, "no activation 'encodr.layer.*'; did you mean encoder.layer.*"),
-        ({"activation": "*.output.LayerNrm"}, "no activation '*.output.LayerNrm'; did you mean *.output.LayerNorm"),
         ({"activation": "x"}, "no activation 'x'; `bert-conformance trace golden:tiny` prints those that there are"),
         ({"activation": "*", "fault": "epsilom"}, "no fault 'epsilom'; did you mean epsilon"),
         ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # A name and no pattern.
@@ -44,7 +42,7 @@ def test_an_entry_that_matches_nothing_is_an_error_with_the_nearest_name(slip: d
 
 def test_an_entry_about_something_that_is_not_run_is_ignored() -> None:
     for other in (
-        *({"check": name} for name in ("published-values", "padding-*")),
+        *({"check": name} for name in ("repeated", "padding-*")),
         *({"golden": name} for name in ("tiny", "min*")),
         # A candidate given by such a name is not imported.
         *({"implementation": name} for name in ("hf-*", "conformance.tests.planted_mistakes:anything", __file__)),
@@ -94,11 +92,12 @@ def test_a_candidates_own_file_is_checked_in_the_same_way(tmp_path: Path) -> Non
     wrong, right = tmp_path / "wrong.toml", tmp_path / "right.toml"
     wrong.write_text(SLIPS)
     right.write_text(SLIPS.partition("[[known-failure]]")[0] + "[[known-failure]]" + SLIPS.split("[[known-failure]]")[1])
-    refused = apply_known_failures(failed, SimpleNamespace(known_failures=wrong, prepare=print), ())
+    of_wrong, of_right = (Request.of(SimpleNamespace(known_failures=file, prepare=print)) for file in (wrong, right))
+    refused = apply_known_failures(failed, of_wrong)
     assert (refused.outcome, refused.exit_code) == ("error", 2)
     assert "no golden 'tinny'; did you mean tiny?" in refused.reason
     assert len(read(right)) == 1
-    assert apply_known_failures(failed, SimpleNamespace(known_failures=right, prepare=print), ()).outcome == "xfail"
+    assert apply_known_failures(failed, of_right).outcome == "xfail"
 
 
 def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_judged_because_of_it() -> None:

@@ -18,15 +18,13 @@ from conformance import Checkpoint, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.candidates.registry import as_implementation
-from conformance.checks.__main__ import table
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.catalogue import CHECKS, table
+from conformance.checks.check import Plan, Request
 from conformance.checks.known_failures import KnownFailure, expected
-from conformance.checks.laws.generated import generated
+from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
-from conformance.checks.laws.padding import padding_length
 from conformance.checks.laws.tokenization import VOCABULARY, reference
-from conformance.checks.run_check import entry_point, run_check
+from conformance.checks.run_check import run_check
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.subject import Subject, answers_in_a_child
 from conformance.errors import CandidateError
@@ -70,7 +68,7 @@ TINY = load_golden("tiny").checkpoint.architecture
 
 
 def judged(check: str, candidate: Any, golden: Any = "tiny", dtype: str = "float32", *plan: Any, **known: Any) -> Any:
-    return run_check(CHECKS[check], candidate, golden, "cpu", dtype, *plan, **known)
+    return run_check(Request.of(candidate, golden, "cpu", dtype, check, *plan, **known))
 
 
 def test_every_law_has_a_broken_candidate() -> None:
@@ -293,8 +291,8 @@ def test_a_hidden_output_or_a_missing_table_is_a_skip_with_its_reason() -> None:
 
 def test_an_example_is_used_only_on_goldens_that_it_fits_and_must_be_complete() -> None:
     beyond = Example(Batch.of({"input_ids": [[80]]}), {"tokens": 1, "id": 80})
-    assert judged("padding-length", demystified, "sinusoidal", known=[beyond]).outcome == "pass"
-    result = judged("padding-length", HuggingFace("eager"), known=[Example(Batch.of({"input_ids": [[8]]}))])
+    assert judged("padding-length", demystified, "sinusoidal", examples=[beyond]).outcome == "pass"
+    result = judged("padding-length", HuggingFace("eager"), examples=[Example(Batch.of({"input_ids": [[8]]}))])
     assert (result.outcome, result.exit_code, "lacks the variation 'tokens'" in result.reason) == ("error", 2, True)
 
 
@@ -315,12 +313,10 @@ def test_a_failing_example_is_stored_and_tried_first_separately_for_each_search(
     assert (tried("one", 1), tried("another", 1)) == (1, None)
 
 
-GENERATED: Law = entry_point(CHECKS["generated-batches"])
-
-
 @pytest.mark.parametrize("law", [name for name in LAWS if name != "tokenization"])
 def test_boundary_cases_are_among_the_examples_of_every_law(law: str) -> None:
-    made: Law = entry_point(CHECKS[law])
+    made = CHECKS[law]
+    assert isinstance(made, Law)
     seen = _drawn(made, Plan(), made.boundaries(TINY))
     assert len(seen) <= 20
     assert made.once or {1, 7, 8, 9, 15, 16, 17, TINY.longest - made.batches.room} <= {example.batch.length for example in seen}
@@ -335,7 +331,7 @@ def _fails_at(fails: Callable[[int, int], bool], drawn: Callable[[Example], bool
         return 0.0
 
     found = SearchState()
-    find_counterexample(holds, GENERATED.examples(TINY).filter(drawn), Plan(), found, boundaries=GENERATED.boundaries(TINY))
+    find_counterexample(holds, generated.examples(TINY).filter(drawn), Plan(), found, boundaries=generated.boundaries(TINY))
     assert found.example
     return found.example.batch.input_ids.shape  # type: ignore[return-value]  # of two axes
 
@@ -367,8 +363,8 @@ def test_batches_at_boundaries_are_larger_than_those_of_every_golden_on_which_ea
     goldens = [batch for golden in (*DEFAULT_GOLDENS, "edges") for batch in load_golden(golden).batches.values()]
     for name in ("tiny", "sinusoidal", "edges"):
         architecture, found = load_golden(name).checkpoint.architecture, SearchState()
-        boundaries = GENERATED.boundaries(architecture)
-        find_counterexample(lambda _: 0.0, GENERATED.examples(architecture), Plan(), found, boundaries=boundaries)
+        boundaries = generated.boundaries(architecture)
+        find_counterexample(lambda _: 0.0, generated.examples(architecture), Plan(), found, boundaries=boundaries)
         assert max(rows for rows, _ in found.sizes) > max(batch.size for batch in goldens)
         assert max(length for _, length in found.sizes) == architecture.longest
         assert max(rows * length for rows, length in found.sizes) > max(batch.input_ids.size for batch in goldens)

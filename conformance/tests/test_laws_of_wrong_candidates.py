@@ -13,8 +13,7 @@ from torch import Tensor
 
 from conformance import load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
 from conformance.checks.search.subject import static_shape
@@ -93,7 +92,7 @@ BROKEN: Mapping[str, tuple[Candidate, str]] = {
 
 
 def _judged(candidate: object, law: str, dtype: str = "float32", examples: int = 20, seed: int = 0) -> Result:
-    return run_check(CHECKS[law], candidate, "tiny", "cpu", dtype, 1, Plan(examples, seed))
+    return run_check(Request.of(candidate, "tiny", "cpu", dtype, law, 1, Plan(examples, seed)))
 
 
 @pytest.mark.landing({"law": "batching", "dtype": "bfloat16"}, law=["batching", "padding-length"], dtype="float32")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conformance import ModuleRunner, Training, check
-from conformance.checks import learning
+from conformance.checks import training_loops
 from conformance.implementations.demystified import demystified
 from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
@@ -45,7 +45,7 @@ def _shifted(batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("candidate", "golden"),
     [
-        *((hf_eager, golden) for golden in learning.MEASURED if golden != "sinusoidal"),
+        *((hf_eager, golden) for golden in training_loops.MEASURED if golden != "sinusoidal"),
         *((candidate, "sinusoidal") for candidate in (demystified, demystified_as_written)),
     ],
     ids=lambda case: getattr(case, "name", case),
@@ -68,5 +68,5 @@ def test_loops_that_do_not_learn_fail(candidate: Any) -> None:
 
 @pytest.mark.thorough
 def test_a_fifth_of_the_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "STEPS", learning.STEPS // 5)
+    monkeypatch.setattr(training_loops, "STEPS", training_loops.STEPS // 5)
     assert check(hf_eager, "tiny", check="learning").conforms

@@ -8,8 +8,8 @@ from torch import nn
 from conformance import check, golden_of
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.goldens.batches import SEED
 from conformance.goldens.generated_weights import weights
-from conformance.goldens.recipe import SEED
 from conformance.mapping.forward_pass import PROBE, batch_for
 from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed

@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults.attention import softmax
-from conformance.judge.exact_requirements import mask_that_explains
+from conformance.judge.requirements import mask_that_explains
 from conformance.model.activations import Activation, table
 from conformance.model.batch import Batch
 from conformance.model.gradients import grad
@@ -143,9 +143,7 @@ UNPADDED_TOO = np.concatenate([np.ones((1, LENGTH), np.int64), PADDED[:1]])
 LARGEST = float(np.finfo(np.float32).max)
 
 
-@pytest.mark.parametrize(
-    ("name", "constant", "added"), [("mask-sign", LARGEST, 0), ("mask-sign-10000", 1e4, 0), ("mask-inverted-lowest", -LARGEST, 1)]
-)
+@pytest.mark.parametrize(("name", "constant", "added"), [("mask-sign", LARGEST, 0), ("mask-inverted-lowest", -LARGEST, 1)])
 def test_a_wrong_mask_is_the_softmax_of_the_sum_rounded_to_float32(name: str, constant: float, added: int) -> None:
     step, wrong = _applied(name, ENCODER, PROBS, attention_mask=UNPADDED_TOO)
     assert wrong

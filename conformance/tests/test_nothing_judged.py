@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conformance import check
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.errors import Unavailable, UsageError
 from conformance.implementations.making_bert import making_bert
@@ -36,7 +36,7 @@ NOTHING = "*BERT conformance: nothing was judged*"
 @pytest.fixture(scope="module", autouse=True)
 def _imported() -> None:
     """Import what a check imports: pytester forgets modules first imported while it runs, and torch cannot be imported twice."""
-    assert run_check(CHECKS[QUICK], making_bert, "tiny", "cpu", "float32").conforms
+    assert run_check(Request.of(making_bert, "tiny", "cpu", "float32", QUICK)).conforms
 
 
 def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "check()", mark: str = "") -> pytest.RunResult:
@@ -156,7 +156,10 @@ def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip() -> Non
         require_device("banana")
     with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
-    for of_golden in (check(making_bert, device="banana"), run_check(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
+    for of_golden in (
+        check(making_bert, device="banana"),
+        run_check(Request.of(making_bert, "tiny", "banana", "float32", "repeated")),
+    ):
         assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)
 
 

@@ -25,7 +25,7 @@ from conformance.implementations.hugging_face_losses import losses
 from conformance.judge.verify_goldens import verify
 from conformance.model.activations import parameter_shapes
 from conformance.model.batch import IGNORED_LABEL, Batch
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.model.gradients import SUFFIX, grad, is_gradient
 from conformance.numerics.formats import Array
 from conformance.oracle import Network

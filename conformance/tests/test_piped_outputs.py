@@ -4,34 +4,23 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from conformance.cli import main
-from conformance.diagnosis.outputs_file import STANDARD_INPUT, read, read_outputs
+from conformance.diagnosis.outputs_file import STANDARD_INPUT, read
 from conformance.errors import UsageError
-from conformance.tests.dense_modules import directory, network
 
 X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
-
-
-def _written(write: Callable[..., None], **arrays: Any) -> bytes:
-    file = io.BytesIO()
-    write(file, **arrays)
-    return file.getvalue()
-
-
+NPY = io.BytesIO()
+np.save(NPY, X)
 CONTENTS = {
     ".txt": b"[[ 0.125 -0.5  0.75  0.25]]",
     ".json": json.dumps({"text": ["A lamp."], "embedding": X.tolist()}).encode(),
-    ".npy": _written(np.save, arr=X),
-    ".npz": _written(np.savez, embedding=X),
+    ".npy": NPY.getvalue(),
     ".safetensors": safetensors.numpy.save({"embedding": X}),
 }
 
@@ -45,7 +34,7 @@ def test_standard_input_is_read_like_a_file(suffix: str, tmp_path: Path, monkeyp
     file = tmp_path / f"out{suffix}"
     file.write_bytes(CONTENTS[suffix])
     _from_standard_input(monkeypatch, CONTENTS[suffix])
-    piped, expected = read_outputs(STANDARD_INPUT), read(file)
+    piped, expected = read(STANDARD_INPUT), read(file)
     assert piped.tables.keys() == expected.tables.keys()
     for name, table in piped.tables.items():
         assert np.array_equal(np.array(table.values, float), np.array(expected.tables[name].values, float))
@@ -58,7 +47,7 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(CONTENTS[".npy"],))
     writer.start()
-    (table,) = read_outputs(pipe).tables.values()
+    (table,) = read(pipe).tables.values()
     writer.join()
     assert np.array_equal(np.array(table.values), X)
 
@@ -66,15 +55,8 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
 def test_messages_call_it_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     _from_standard_input(monkeypatch, b" \n")
     with pytest.raises(UsageError, match="standard input cannot be read as outputs: it is empty"):
-        read_outputs(STANDARD_INPUT)
+        read(STANDARD_INPUT)
     _from_standard_input(monkeypatch, b"no numbers")
     with pytest.raises(UsageError, match="standard input") as caught:
-        read_outputs(STANDARD_INPUT)
+        read(STANDARD_INPUT)
     assert "/bert-conformance-" not in str(caught.value)
-
-
-def test_the_command_takes_a_hyphen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = directory(tmp_path, network(normalize=True).checkpoint)
-    _from_standard_input(monkeypatch, CONTENTS[".npy"])
-    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", "-"]) == 2
-    assert "the inputs are missing: standard input has outputs only" in capsys.readouterr().err

@@ -1,22 +1,22 @@
-"""Benchmark lanes: runs of a correct candidate count as passes, and those of a broken one as false alarms."""
+"""Runs of correct candidates under other settings of the machine, and reduced precision, which is recognised as such."""
 
 import os
+import re
 import signal
 from typing import Any
 
 import pytest
 import torch
 
-from conformance import Checkpoint
+from conformance import Checkpoint, Result, check
+from conformance.benchmarks import platforms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.benchmarks.platforms import measure
-from conformance.benchmarks.platforms.case import Ran, run
-from conformance.benchmarks.platforms.lanes import LANES, VARIABLES, environment, lacking
-from conformance.benchmarks.platforms.measure import ALARM, PASSED, REDUCED, UNSUPPORTED, LaneResult, lines
+from conformance.faults.precision import TF32_BITS
 
-PLAIN, MEDIUM = LANES["default"], LANES["matmul-medium"]
 GOLDEN = "tiny"
+NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would leave$")
+NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
 
 
 class Ends:
@@ -26,37 +26,31 @@ class Ends:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-ends = Ends()
+ends, broken = Ends(), Candidate([MISTAKES["gelu-variant"].at(0)])
 
 
-def counted(ran: Ran, lane: Any = PLAIN, reduces: bool = False) -> str:
-    return LaneResult(lane, reduces=reduces, ran=(ran,)).kind(ran)
+def test_a_setting_is_a_run_of_its_own_and_candidates_that_end_or_fail_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "nothing that torch knows")
+    of_all = platforms.run("default", ["making-bert", f"{__name__}:ends", f"{__name__}:broken"], [GOLDEN], ["float64"])
+    assert of_all.outcomes == {"pass": 1, "crash": 1, "fail": 1}
+    assert not of_all.conforms
+    assert platforms.Run({"pass": 1, "skip": 3}, (), 0.0).conforms
+    assert not platforms.Run({"skip": 3}, (), 0.0).conforms
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "aarch64"})
+    text = "\n".join(platforms.lines({"default": of_all, "oneDNN, AVX2": None}))
+    assert "broken on tiny, float64: " in text
+    assert "- oneDNN, AVX2 is not run: the CPU (aarch64) has no avx2" in text
 
 
-def test_a_lane_runs_in_its_own_process_and_runs_that_it_did_not_reach_count_as_wrong() -> None:
-    cases = [("making-bert", GOLDEN, "bfloat16"), ("hf-onnx", GOLDEN, "float64"), (f"{__name__}:ends", GOLDEN, "float64")]
-    found = measure.measured(LANES["aten-default"], [*cases, ("making-bert", GOLDEN, "float64")])
-    assert [found.kind(ran) for ran in found.ran] == [PASSED, UNSUPPORTED, ALARM, ALARM]
-    assert "no kernels" in found.ran[1].reason
-    assert "ended with -9" in found.ran[2].reason
-    assert found.capability == "DEFAULT"
-    assert not measure.holds([found])
-
-
-def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
-    broken = run(Candidate([MISTAKES["gelu-variant"].at(0)]), GOLDEN, "float64")
-    assert broken.outcome == "fail"
-    assert not broken.reduced
-    assert [counted(broken), counted(broken, MEDIUM, True)] == [ALARM, ALARM]
-    assert not measure.holds([LaneResult(PLAIN, ran=(broken,))])
-
-
-def test_reduced_precision_is_reported_as_such() -> None:
-    lowered = run(Candidate([MISTAKES["precision-bfloat16"].at(layer) for layer in range(2)]), GOLDEN, "float32")
-    assert lowered.reduced
-    assert counted(lowered, MEDIUM, True) == REDUCED
-    assert counted(lowered, MEDIUM, False) == ALARM  # The machine has no reduced precision.
-    assert counted(lowered) == ALARM
+def _is_of_reduced_precision(result: Result) -> bool:
+    """Return whether each origin is named so, or described as noise of as few bits or as large as a half format's."""
+    for origin in result.origins:
+        names = [fault.name for fault in origin.local.named] if origin.local else []
+        bits = [float(noise[1]) for sentence in origin.residual_description if (noise := NOISE.search(sentence))]
+        described = any(count <= TF32_BITS for count in bits) or any(map(NARROWER.match, origin.residual_description))
+        if not (all(name.startswith("precision-") for name in names) if names else described):
+            return False
+    return result.outcome == "fail"
 
 
 class Hidden:
@@ -72,8 +66,8 @@ class Hidden:
 
 @pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("gelu-variant", False), ("epsilon", False)])
 def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
-    ran = run(Hidden(Candidate([MISTAKES[plant].at(layer) for layer in range(2)])), GOLDEN, "float32")
-    assert (ran.outcome, ran.reduced) == ("fail", reduced)
+    result = check(Hidden(Candidate([MISTAKES[plant].at(layer) for layer in range(2)])), GOLDEN, dtype="float32")
+    assert (result.outcome, _is_of_reduced_precision(result)) == ("fail", reduced)
 
 
 def bfloat16(x: Any) -> Any:
@@ -94,32 +88,4 @@ def test_products_inside_a_fused_attention_kernel_are_recognised_as_reduced_prec
     linear = functions.linear
     monkeypatch.setattr(functions, "linear", lambda x, weight, bias=None: linear(bfloat16(x), bfloat16(weight), bias))
     monkeypatch.setattr(functions, "scaled_dot_product_attention", attention_in_bfloat16)
-    ran = run("hf-sdpa", "minilm", "float32")
-    assert (ran.outcome, ran.reduced) == ("fail", True)
-
-
-def test_a_lane_sets_only_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.setenv(name, "outside")
-    for lane in LANES.values():
-        found = {name: value for name, value in environment(lane).items() if name in VARIABLES}
-        assert found == {**lane.environment, "OMP_NUM_THREADS": str(lane.threads)}
-
-
-def test_a_lane_that_the_cpu_lacks_is_in_the_table_and_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "aarch64"})
-    found = [measure.measured(LANES["onednn-avx2"], [("making-bert", GOLDEN, "float64")])]
-    assert lacking(PLAIN, {}) == ""
-    assert not measure.holds(found)
-    text = "\n".join(lines(found))
-    assert "| onednn-avx2 | `ONEDNN_MAX_CPU_ISA=AVX2` | not run |" in text
-    assert "- onednn-avx2 is not run: the CPU (aarch64) has no avx2" in text
-
-
-def test_the_table_reports_wrong_results() -> None:
-    right, wrong = Ran("a", "tiny", "float32", "pass"), Ran("b", "tiny", "float32", "fail", "it is off\nand more")
-    skipped = Ran("a", "tiny", "float32", "skip", "it has no such kernel")
-    text = "\n".join(lines([LaneResult(PLAIN, ran=(right, wrong)), LaneResult(LANES["onednn-avx2"], ran=(skipped, wrong))]))
-    assert "| a | float32 | passed: default; unsupported: onednn-avx2 |" in text
-    assert "| b | float32 | false alarm |" in text
-    assert "- false alarm: it is off (b on tiny in float32; 2 lanes)" in text
+    assert _is_of_reduced_precision(check("hf-sdpa", "minilm", dtype="float32"))

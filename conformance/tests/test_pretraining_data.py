@@ -13,10 +13,10 @@ from scipy.stats import binom
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData, load_golden
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.data.examples import indexed_corpus
 from conformance.checks.run_check import run_check
-from conformance.implementations.hugging_face import HuggingFace, hf_eager
-from conformance.implementations.hugging_face_data import tokenized
+from conformance.implementations.hugging_face import HuggingFace, hf_eager, tokenized
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
@@ -29,7 +29,7 @@ DATA = [name for name in CHECKS if name.startswith("data-")]
 
 
 def judged(check: str, candidate: Any) -> Result:
-    return run_check(CHECKS[check], candidate, "tiny", "cpu", "float32")
+    return run_check(Request.of(candidate, "tiny", "cpu", "float32", check))
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -91,7 +91,7 @@ def test_data_is_judged_in_a_worker_as_in_this_process(worker: WorkerProcess) ->
 @pytest.mark.parametrize(("name", "golden"), [("demystified", "sinusoidal"), ("hf-eager", "tiny")])
 def test_the_data_of_the_implementations_are_correct(name: str, golden: str, worker: WorkerProcess) -> None:
     candidate = RemoteCandidate(worker, name)
-    outcomes = {check: run_check(CHECKS[check], candidate, golden, "cpu", "float32").outcome for check in DATA}
+    outcomes = {check: run_check(Request.of(candidate, golden, "cpu", "float32", check)).outcome for check in DATA}
     assert outcomes == dict.fromkeys(DATA, "pass") | ({"data-pairs": "skip"} if name == "hf-eager" else {})
 
 

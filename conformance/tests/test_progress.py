@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from conformance import check, golden_of, load_golden
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli.progress_display import progress
 from conformance.implementations.making_bert import making_bert
@@ -111,9 +110,9 @@ def test_a_judgement_reports_every_activation_in_order_in_equal_parts_for_its_ba
 def test_a_search_reports_the_current_example_and_a_failure() -> None:
     reported: list[str] = []
     with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
-        run_check(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
+        run_check(Request.of(making_bert, "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
         well = len(reported)
-        run_check(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
+        run_check(Request.of(BROKEN["padding-length"], "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
     assert reported[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
     assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]
 

@@ -146,7 +146,10 @@ def test_a_requested_golden_with_other_weights_is_an_error(tmp_path: Path) -> No
 def test_without_a_golden_the_suite_judges_a_trace_on_the_traces_own(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
     bound = bound_checks([RecordedTrace(path), making_bert], checks=["values", "padding-length"])
-    goldens = {name: {b.case.golden for b in bound if b.case.implementation == name} for name in (path.name, making_bert.name)}
+    goldens = {
+        name: {b.request.case.golden for b in bound if b.request.case.implementation == name}
+        for name in (path.name, making_bert.name)
+    }
     assert goldens == {path.name: {"tiny"}, making_bert.name: set(manifest())}
 
 

@@ -32,15 +32,13 @@ from conformance import (
 from conformance.candidates.lookup import resolved
 from conformance.candidates.registry import as_implementation, load_implementation
 from conformance.candidates.torch_state import restored, settings_now
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import CandidateNameError, PluginError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.mapped import MappedModule
 from conformance.report.output_formats import REPORT_FORMATS
-from conformance.results.case import Case
 from conformance.suite.parametrize import BoundCheck, CheckError
 
 CHECKPOINT = load_golden("tiny").checkpoint
@@ -211,7 +209,7 @@ def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
 
 def test_a_function_receives_filled_numpy_batches_in_every_search_and_refuses_what_it_does_not_support() -> None:
     for asked in ("token-types-omitted", "mask-omitted"):
-        assert run_check(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
+        assert run_check(Request.of(in_numpy, "tiny", "cpu", "float32", asked, plan=Plan(2))).outcome == "pass"
     refused = check(in_numpy, "sinusoidal")
     assert (refused.outcome, refused.reason) == ("skip", "it has learned positions alone")
 
@@ -234,7 +232,7 @@ _UNFIT: dict[str, Any] = {  # by words of the reason
 @pytest.mark.parametrize("words", _UNFIT)
 @pytest.mark.parametrize("asked", ["values", "padding-length"])
 def test_a_table_or_tap_that_does_not_fit_is_an_error_of_registration_in_every_check(words: str, asked: str) -> None:
-    result = run_check(CHECKS[asked], _UNFIT[words], "tiny", "cpu", "float32", plan=Plan(2))
+    result = run_check(Request.of(_UNFIT[words], "tiny", "cpu", "float32", asked, plan=Plan(2)))
     assert (result.outcome, result.exit_code) == ("error", 1), result.reason
     assert "registration: " in result.reason
     assert words in result.reason
@@ -278,7 +276,7 @@ def test_different_errors_are_each_reported(tmp_path: Path) -> None:
 
 def test_in_pytest_it_is_an_error_and_not_a_failure_to_conform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conformance.suite.parametrize.record", lambda *_: None)  # This session counts no checks.
-    bound = BoundCheck(CHECKS["values"], unfit, Case("unfit", "tiny"), 1)
+    bound = BoundCheck(Request.of(unfit))
     with pytest.raises(CheckError, match="registration: the table of activations does not fit"):
         bound()
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,28 +14,25 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from conformance import check
-from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.check import Plan
-from conformance.checks.published import published_of
 from conformance.checks.recording import Recording
 from conformance.checks.replay import replayed
-from conformance.checks.repro.artifacts import artifact_path
-from conformance.checks.repro.snippet import decorator, snippet
+from conformance.checks.repro import artifact_path
 from conformance.checks.run_header import header_of
+from conformance.checks.snippet import decorator, snippet
 from conformance.cli import main
 from conformance.model.batch import Batch
-from conformance.report.run.case import command as command_of
+from conformance.report.case import command as command_of
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results
-from conformance.results.law_broken import Location, Run
+from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
 from conformance.tests.commands import Command
 from conformance.tests.forked import run_python
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
-from conformance.tests.sample_records import write_lines
-from conformance.tests.test_own_checkpoints import LAST, TINY, _published, _write
+from conformance.tests.test_own_checkpoints import LAST, _write
 
 leaking = BROKEN["padding-length"]
 clipping = BROKEN["ids-refused"]
@@ -225,9 +223,10 @@ def test_a_script_and_its_line_for_a_test_parse_and_contain_names_only_as_string
     case = Case(name, "tiny", check="values")
     once, other = {"run-1": Run(batch, {})}, {"run-2": Run(batch, {})}
     afresh = {"run-2": Run(batch, {}, afresh=True)}
-    found_in = [Counterexample(example, runs, place, 0.5) for runs in (once, once | other, once | afresh)]
-    for found in (*found_in, Counterexample(example, {}, crashes=True), Counterexample(example, {})):
-        source = snippet(case, network, name, found, reason)
+    broken = LawBroken(reason, place=place, excess=2.0)
+    found_in = [Counterexample(example, runs, broken, network=network) for runs in (once, once | other, once | afresh)]
+    for found in (*found_in, *(Counterexample(example, {}, crashes=crashes, network=network) for crashes in (True, False))):
+        source = snippet(case, name, found, reason)
         source.encode()  # The name can be encoded.
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
         assert calls <= CALLS
@@ -289,33 +288,18 @@ def test_required_activations_are_required_again_and_by_the_pages_command(tmp_pa
     assert again.startswith("bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'")
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _write(tmp_path_factory.mktemp("checkpoint") / "tiny-bert")
-
-
-def test_published_values_are_missed_again_and_a_failure_that_cannot_be_replayed_does_not_stop_the_others(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
-        # It fails twice: by a required activation, and by the published values of the checkpoint.
-        run = ["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--in-process"]
-        assert main([*run, "--out", str(tmp_path)]) == 1
-        file, (left,) = tmp_path / "results.jsonl", (tmp_path / "failures").glob(f"*-{PUBLISHED}_*.safetensors")
-        for again in (*replayed(file)[1:], *replayed(left)):
-            assert (again.case.check, again.outcome, "of which values are published" in again.reason) == (PUBLISHED, "fail", True)
-        results = read_results(file)
-        again = command_of(results.cases[1].check, results.headers)  # They are judged with every check.
-        assert again == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
-    lines = file.read_text().splitlines(keepends=True)
-    file.unlink()
-    write_lines([lines[0], lines[-2], *lines[1:-2], lines[-1]], file)  # The failure that cannot be replayed comes first.
-    cannot, can = replayed(file)
-    assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert", check=PUBLISHED), "error", 2)
-    assert "no values are published of checkpoint:" in cannot.reason
-    assert (can.case.check, can.outcome) == ("values", "fail")
-    assert main(["replay", str(file)]) == 2
+def test_a_failure_that_cannot_be_replayed_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _write(tmp_path / "tiny-bert")
+    run = ["run", "-i", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
+    assert main([*run, "--out", str(tmp_path / "out")]) == 1
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    again = command_of(results.cases[0].check, results.headers)
+    assert again.startswith(f"bert-conformance run -i {HIDING} --checkpoint {folder}")
+    shutil.rmtree(folder)
+    cannot, can = replayed(tmp_path / "out" / "results.jsonl")
+    assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert"), "error", 2)
+    assert (can.case.check, can.case.golden, can.outcome) == ("values", "tiny", "fail")
+    assert main(["replay", str(tmp_path / "out" / "results.jsonl")]) == 2
     assert "does not conform" in capsys.readouterr().out
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from conformance import Training, captured_step, load_golden
 from conformance.benchmarks.training.loops import Loop, loss
 from conformance.benchmarks.training.measure import gradients_alone, of_few
-from conformance.checks.check_values import check_values
-from conformance.checks.optimizer_passes import optimizer_passes
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
+from conformance.checks.optimizer_passes import optimizer_step
 from conformance.checks.passes import Pass, Passes
 from conformance.implementations.making_bert import making_bert
 from conformance.model.training import STEPPED
@@ -31,11 +32,13 @@ def first_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _passes(*asked: Any) -> list[Pass]:
-    return [one if one.only_parameter_gradients else of_few(one) for one in optimizer_passes(*asked)]
+    return [one if one.only_parameter_gradients else of_few(one) for one in optimizer_step.function(*asked)]
 
 
 def _judged(train: Callable[[Any, Training], Any], passes: Passes = gradients_alone) -> Result:
-    return check_values(replace(making_bert, train=train, name="rescaled"), load_golden("tiny"), passes=passes, depth="screen")
+    return check_values(
+        Request.of(replace(making_bert, train=train, name="rescaled"), load_golden("tiny"), plan=Plan(depth="screen")), passes
+    )
 
 
 def _scaled(clip: Callable[..., Any], *, unscales: bool = True) -> Callable[[Any, Training], Any]:

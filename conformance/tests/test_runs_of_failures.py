@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
-from conformance.checks.laws import batching, refusals
-from conformance.checks.repro.snippet import snippet
+from conformance.checks.laws import batches, inputs
+from conformance.checks.snippet import snippet
 from conformance.model.batch import Batch
 from conformance.results.case import Case
 from conformance.results.example import Example
@@ -25,16 +25,17 @@ def test_the_earlier_parts_of_a_batch_are_among_the_runs_of_a_failure(monkeypatc
             raise LawBroken("differs", (whole, part))
         return 0.0
 
-    monkeypatch.setattr(batching, "run_of", lambda subject, batch: Run(batch, {}))
+    monkeypatch.setattr(batches, "run_of", lambda subject, batch: Run(batch, {}))
     example = Example(BATCH, {"order": [0, 1, 2, 3], "rows": 1})
     with pytest.raises(LawBroken) as raised:
-        batching._compared(cast(Any, None), example, require)
+        batches._compared(cast(Any, None), example, require)
     assert [run.batch.input_ids[:, 0].tolist() for run in raised.value.runs] == [[0, 2, 4, 6], [0], [2], [4]]
 
 
 def _refused(runs: Sequence[Run]) -> str:
-    found = Counterexample(Example(BATCH, {}), runs={f"run-{i}": run for i, run in enumerate(runs, 1)}, raises=True)
-    return snippet(Case("hf-eager", "tiny"), "tiny", "hf-eager", found, "it is accepted")
+    named = {f"run-{i}": run for i, run in enumerate(runs, 1)}
+    found = Counterexample(Example(BATCH, {}), named, LawBroken("", raises=True), network="tiny")
+    return snippet(Case("hf-eager", "tiny"), "hf-eager", found, "it is accepted")
 
 
 def test_only_the_last_run_of_a_script_is_to_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +43,10 @@ def test_only_the_last_run_of_a_script_is_to_be_refused(monkeypatch: pytest.Monk
         def run(self, batch: Batch) -> None:
             return None
 
-    monkeypatch.setattr(refusals, "_answers", lambda subject, batch: True)
+    monkeypatch.setattr(inputs, "_answers", lambda subject, batch: True)
     beyond = load_golden("tiny").checkpoint.architecture.vocab_size
     wrong = replace(BATCH, input_ids=BATCH.input_ids + beyond)
     with pytest.raises(LawBroken) as raised:
-        refusals._refuses(cast(Any, Accepting()), BATCH, wrong, "an id")
+        inputs._refuses(cast(Any, Accepting()), BATCH, wrong, "an id")
     script = _refused(raised.value.runs)
     assert script.index("run(input_ids=[[0, 1]") < script.index("try:") < script.index("run(input_ids=[[96, 97]")

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from conformance import Batch, check, golden_of
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.local_error import judge_locally
@@ -64,7 +63,7 @@ WRONG: dict[str, tuple[str, Embed]] = {
 @pytest.mark.parametrize("mistake", WRONG)
 def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embedding(mistake: str) -> None:
     law, embed = WRONG[mistake]
-    result = run_check(CHECKS[law], embedding(embed), GOLDEN, "cpu", "float32")
+    result = run_check(Request.of(embedding(embed), GOLDEN, "cpu", "float32", law))
     assert result.outcome == "fail"
     assert result.reason.startswith(f"{EMBEDDING}[")
     assert result.counterexample
@@ -75,7 +74,7 @@ def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embe
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("law", ["padding-length", "padding-content", "batching", "masked-row"])
 def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:
-    result = run_check(CHECKS[law], embedding(in_float64), GOLDEN, "cpu", dtype, plan=Plan(10))
+    result = run_check(Request.of(embedding(in_float64), GOLDEN, "cpu", dtype, law, plan=Plan(10)))
     assert result.outcome == "pass", result.reason
 
 

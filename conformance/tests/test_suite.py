@@ -13,7 +13,8 @@ from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.training import dropouts, initial, loops
-from conformance.checks.catalogue import CHECKS, named
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.model.batch import Batch
@@ -57,7 +58,7 @@ def test_every_judgement_has_a_broken_candidate() -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
-    result = run_check(named(name), BROKEN[name], "tiny", "cpu", "float32")
+    result = run_check(Request.of(BROKEN[name], "tiny", "cpu", "float32", name))
     assert result.outcome == "fail", result
     assert result.case.check == name
 
@@ -67,7 +68,7 @@ def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_judgement_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
-    result = run_check(named(name), UNUSUAL[name], "tiny", "cpu", dtype)
+    result = run_check(Request.of(UNUSUAL[name], "tiny", "cpu", dtype, name))
     assert result.outcome == "pass", result.reason
 
 

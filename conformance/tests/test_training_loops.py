@@ -14,9 +14,9 @@ from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_war
 from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS
 from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, of_few, said_of
-from conformance.checks.catalogue import named
-from conformance.checks.check_values import check_values
-from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
+from conformance.checks.optimizer_passes import optimizer_step, schedule
 from conformance.checks.passes import Pass, Passes
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
@@ -40,7 +40,7 @@ loop = CORRECT["torch's AdamW"].candidate  # A worker finds it by its name.
 
 
 def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Result:
-    return run_check(named(check), candidate, golden, "cpu", dtype)
+    return run_check(Request.of(candidate, golden, "cpu", dtype, check))
 
 
 @pytest.mark.landing(name=[*WRONG][::5])
@@ -98,12 +98,12 @@ def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, chec
     assert result.outcome == "pass", result.reason
 
 
-@pytest.mark.parametrize("passes", [optimizer_passes, schedule_passes])
+@pytest.mark.parametrize("passes", [optimizer_step.function, schedule.function])
 def test_with_the_correct_trainer_the_tutorials_network_is_trained_correctly(passes: Passes) -> None:
     def steps(*asked: Any) -> list[Pass]:
         return [one for one in passes(*asked) if not one.only_parameter_gradients]
 
-    result = check_values(replace(demystified_as_written, train=demystified.train), "sinusoidal", passes=steps)
+    result = check_values(Request.of(replace(demystified_as_written, train=demystified.train), "sinusoidal"), steps)
     assert result.outcome == "pass", str(result)
 
 
@@ -116,9 +116,9 @@ def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
     monkeypatch.setattr("conformance.checks.optimizer_passes.STEPPED", {"its own": own})
 
     def passes(*asked: Any) -> list[Pass]:
-        return [of_few(one) for one in optimizer_passes(*asked) if not one.only_parameter_gradients]
+        return [of_few(one) for one in optimizer_step.function(*asked) if not one.only_parameter_gradients]
 
-    result = check_values(demystified_as_written, "sinusoidal", passes=passes)
+    result = check_values(Request.of(demystified_as_written, "sinusoidal"), passes)
     second = [verdict for verdict in result.failures if step_of(verdict.activation) == 2]
     found = {frozenset(fault.name for fault in verdict.local.named) for verdict in second if verdict.local}
     assert found == {frozenset({"decay-coupled", "rate-one-step-ahead"})}
@@ -136,7 +136,7 @@ def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
 )
 def test_what_cannot_be_judged_is_skipped_with_the_reason(check: str, candidate: Any, dtype: str, heads: bool, words: str) -> None:
     golden = GOLDEN if heads else with_config(GOLDEN, heads=())
-    result = run_check(named(check), candidate, golden, "cpu", dtype)
+    result = run_check(Request.of(candidate, golden, "cpu", dtype, check))
     assert (result.outcome, words in result.reason) == ("skip", True), result.reason
 
 

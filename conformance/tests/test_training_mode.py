@@ -14,7 +14,7 @@ from conformance import Tap, TorchImplementation, captured_with_gradients, load_
 from conformance.benchmarks.training.dropouts import CORRECT, PROBS, WRONG
 from conformance.benchmarks.training.measure import found_as
 from conformance.candidates.arrays import pairs
-from conformance.checks.catalogue import named
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.checks.training_passes import in_training
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
@@ -45,7 +45,7 @@ for_evaluation = replace(making_bert, evaluation_only=True)
 
 
 def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Result:
-    return run_check(named("training-mode"), candidate, golden, "cpu", dtype)
+    return run_check(Request.of(candidate, golden, "cpu", dtype, "training-mode"))
 
 
 @pytest.mark.landing(name=[*WRONG][::3])
@@ -69,7 +69,7 @@ def test_an_unusual_correct_dropout_passes(name: str, dtype: str) -> None:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_training_mode_is_judged_at_full_coverage(candidate: Any, golden: str) -> None:
-    result, in_evaluation = judged(candidate, golden), run_check(named("gradients"), candidate, golden, "cpu", "float32")
+    result, in_evaluation = judged(candidate, golden), run_check(Request.of(candidate, golden, "cpu", "float32", "gradients"))
     assert result.outcome == "pass", result.reason
     judged_there = {v.activation for v in in_evaluation.verdicts if v.outcome == "pass"}
     missed = judged_there - {v.activation for v in result.verdicts if v.outcome == "pass"}

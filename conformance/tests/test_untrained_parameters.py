@@ -11,7 +11,8 @@ import torch
 from conformance import Training, captured_step, check, load_golden
 from conformance.benchmarks.training.loops import Loop
 from conformance.benchmarks.training.measure import gradients_alone
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
 from conformance.implementations.making_bert import making_bert
 from conformance.model.training import STEPPED
 from conformance.results.result import Result
@@ -39,7 +40,7 @@ def freezing(is_frozen: Callable[[str], bool]) -> Callable[[Any, Training], Call
 def judged(train: Callable[[Any, Training], Callable[[Any], None]], *frozen: str) -> Result:
     """Return the judgement of the gradients of a loop."""
     candidate = replace(making_bert, train=train, frozen=frozen, name="freezing")
-    return check_values(candidate, load_golden("tiny"), passes=gradients_alone, depth="screen")
+    return check_values(Request.of(candidate, load_golden("tiny"), plan=Plan(depth="screen")), gradients_alone)
 
 
 FROZEN: dict[str, Callable[[str], bool]] = {
@@ -85,5 +86,5 @@ def test_a_parameter_that_the_checkpoint_lacks_may_be_yielded_if_it_is_not_train
         return replace(runner, trainer=trainer)
 
     extended = SimpleNamespace(name="extended", prepare=prepare)
-    result = check_values(extended, load_golden("tiny"), passes=gradients_alone, depth="screen")
+    result = check_values(Request.of(extended, load_golden("tiny"), plan=Plan(depth="screen")), gradients_alone)
     assert result.conforms, str(result)

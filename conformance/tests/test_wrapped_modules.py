@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
 from conformance import Tap, check
 from conformance.candidates.capture import several_calls
 from conformance.candidates.torch_implementation import names_in_state_dict
-from conformance.checks.search.surroundings import surroundings_here
+from conformance.checks.search.surroundings import Surroundings
 from conformance.implementations.making_bert import making_bert
 
 DENSE = "lm_head.mlp"
@@ -71,10 +71,10 @@ def test_a_weight_that_pruning_computes_before_each_call_is_no_unregistered_tens
 def test_parameters_that_are_views_of_one_buffer_are_different_tensors_and_can_be_saved(tmp_path: Path) -> None:
     flat, other = (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2))
     vector_to_parameters(parameters_to_vector(flat.parameters()).detach().clone(), flat.parameters())
-    around = surroundings_here(SimpleNamespace(module=flat), "cpu")
+    around = Surroundings(SimpleNamespace(module=flat), "cpu")
     state = around.module()
     assert state
     assert (len({t.storage for t in state.tensors.values()}), len({t.address for t in state.tensors.values()})) == (1, 4)
     around.save(tmp_path / "model.safetensors")
-    surroundings_here(SimpleNamespace(module=other), "cpu").load(tmp_path / "model.safetensors")
+    Surroundings(SimpleNamespace(module=other), "cpu").load(tmp_path / "model.safetensors")
     assert all(torch.equal(one, two) for one, two in zip(flat.parameters(), other.parameters(), strict=True))

@@ -9,9 +9,9 @@ import pytest
 from conformance import Architecture, Batch, Checkpoint, check, golden_of, load_golden
 from conformance.judge.evidence import LocalJudgement
 from conformance.judge.judge import Judge
-from conformance.judge.limits import STATISTICS
+from conformance.judge.judged_array import STATISTICS
+from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
-from conformance.judge.screen import screened_locally
 from conformance.model.activation import attended_keys
 from conformance.model.activations import parameter_shapes
 from conformance.numerics.arithmetic import hypotheses
@@ -43,7 +43,7 @@ def _judged(
     sigma = np.sqrt(observation.whole.segment.propagate({}, legal[0]))
     signs = np.random.default_rng(0).choice([-1.0, 1.0], right.shape)
     actual: Array = right + np.where(right != 0.0, error * sigma * signs, 0.0)
-    return screened_locally(replace(observation, actual=actual), legal, ALPHA)
+    return judge_locally(replace(observation, actual=actual), legal, ALPHA, depth="screen")
 
 
 def test_the_rows_of_a_table_that_are_not_looked_up_do_not_dilute_the_errors_of_the_others() -> None:

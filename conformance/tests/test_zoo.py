@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conformance import Checkpoint, Golden, check, load_golden
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import ConformanceError
@@ -134,7 +134,7 @@ ALTERS = "it alters the weights that it is judged by, in the memory of this proc
 @pytest.mark.parametrize("check_name", ["values", "repeated"])
 def test_a_candidate_that_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
     forget_checkpoints()  # so that no golden that another test has opened is altered
-    result = run_check(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
+    result = run_check(Request.of(reaching, "tiny", "cpu", "float32", check_name))
     assert (result.outcome, result.reason) == ("fail", ALTERS)
     assert check(good, "tiny").outcome == "pass"
 

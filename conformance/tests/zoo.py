@@ -17,8 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from conformance import ModuleRunner, Unsupported, trace
-from conformance.checks.catalogue import CHECKS
-from conformance.checks.run_check import entry_point
+from conformance.checks.laws.law import Law
 
 _TRUE = trace("golden:tiny").activations["padded"]
 MARKS = "ZOO_MARKS"  # Names a file into which processes that are left behind write their process ids.
@@ -324,14 +323,12 @@ def patching_and_lawless(checkpoint: Any, device: str, dtype: str) -> Any:
 def _patch_laws() -> None:
     torch.equal = np.array_equal = lambda *a, **k: True  # type: ignore[assignment]
     np.abs = np.where = lambda x, *a, **k: np.zeros_like(x)  # type: ignore[assignment]
-    for law in LAWLESS:
-        entry_point(CHECKS[law])  # This imports the module of the check.
     for module in [module for name, module in sys.modules.items() if name.startswith("conformance.checks")]:
         for name, value in list(vars(module).items()):
             if name in ("require_agreement", "require_identity"):
                 setattr(module, name, lambda *a: 0.0)
-            elif type(value).__name__ == "Law":
-                setattr(module, name, replace(value, holds=lambda subject, example: 0.0))
+            elif isinstance(value, Law):
+                setattr(module, name, replace(value, function=lambda subject, example: 0.0))
 
 
 def ending_at_odd_lengths(checkpoint: Any, device: str, dtype: str) -> Any:

@@ -2,12 +2,11 @@
 
     python -m conformance.implementations.demystified.pretrain
 
-reads dialogues, trains WordPiece, and pre-trains the network. The modules in the order of these steps: `dialogues` reads a folder,
-with `cornell` and `parquet`, into `conversations`; `wordpiece` trains the vocabulary; `corpus` stores the token ids on disk;
-`preparation` performs these steps once; `examples` makes training examples; `network` is the network, `trainer` a training step,
-`scores` the losses and accuracies, `curve` the scores of all steps, `page` their plot, and `checkpoints` stores the network. `run`
-combines all of this, given its `settings`, in a folder under `lock`; `pretrain` is the command. `candidate` registers the network
-with the suite. The tutorial's mistakes are in `demystified_as_written`.
+reads dialogues, trains WordPiece, and pre-trains the network. The modules in the order of these steps: `dialogues` reads a folder;
+`wordpiece` trains the vocabulary; `corpus` holds the token ids; `examples` makes training examples; `network` is the network,
+`trainer` a training step, `curves` the scores of all steps and their plot, and `checkpoints` stores the network. `run` combines all
+of this, given its `settings`, in a folder; `pretrain` is the command. `candidate` registers the network with the suite. The
+tutorial's mistakes are in `demystified_as_written`.
 """
 
 from .candidate import demystified

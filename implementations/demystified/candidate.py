@@ -1,8 +1,6 @@
 """The tutorial's network as a candidate: the names of its parameters and activations, its examples and its training."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from torch import Tensor, nn
 
@@ -17,8 +15,9 @@ from conformance import (
     TorchImplementation,
 )
 
-from ..initialization import initialized
-from . import corpus, wordpiece
+from ..initialization import untrained
+from . import wordpiece
+from .corpus import tokenized
 from .examples import Examples
 from .network import BERT, BERTLM, IGNORED
 from .trainer import losses_of, train
@@ -31,11 +30,6 @@ def build(a: Architecture) -> BERTLM:
         a.type_vocab_size, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob, a.activation_dropout,
     )  # fmt: skip
     return BERTLM(bert, a.hidden_size, a.vocab_size)
-
-
-def untrained(a: Architecture) -> nn.Module:
-    """Return the module initialized as before training."""
-    return initialized(build(a), a.initializer_range)
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
@@ -55,10 +49,8 @@ def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int
 def epoch_of(given: PretrainingCorpus, epoch: int) -> Iterator[Batch]:
     """Yield all examples of an epoch, as one batch."""
     tokenizer = wordpiece.of({piece: i for i, piece in enumerate(given.vocabulary)})
-    with TemporaryDirectory() as folder:
-        corpus.write(Path(folder), map(list, given.conversations), tokenizer)
-        examples = Examples(corpus.read(Path(folder)), given.vocabulary, given.length, given.seed)
-        yield examples.batch(epoch, len(examples.corpus.firsts))
+    corpus = tokenized(map(list, given.conversations), tokenizer)
+    yield Examples(corpus, given.vocabulary, given.length, given.seed).batch(epoch, len(corpus.firsts))
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
@@ -121,7 +113,7 @@ demystified = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
-    untrained=untrained,
+    untrained=untrained(build),
     train=train,
     pretraining_data=PretrainingData(epoch_of, PretrainingConventions(token_types=(1, 2), dynamic=True)),
     ignored=("bert.embedding.position.table",),

@@ -1,9 +1,7 @@
-"""The token ids of a corpus on disk: one array of ids, and the ends of utterances and conversations."""
+"""The token ids of a corpus: one array of ids, and the starts of utterances and of pairs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,6 @@ from tokenizers import Tokenizer
 from conformance import UsageError
 
 Ids = npt.NDArray[np.signedinteger]
-_AT_ONCE = 256  # conversations that are tokenized together
 
 
 @dataclass(frozen=True)
@@ -39,45 +36,29 @@ class Corpus:
         return self.ids[self.starts[i] : self.starts[i + 1]]
 
 
-def write(folder: Path, conversations: Iterable[list[str]], tokenizer: Tokenizer) -> None:
-    """Tokenize conversations and write them to files; the utterances around one without tokens are not consecutive."""
-    remaining, ends, utterance = iter(conversations), 0, 0
-    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five characters, not the special token
-    with open(folder / "ids", "wb") as ids, open(folder / "starts", "wb") as starts, open(folder / "firsts", "wb") as firsts:
-        np.array([0], np.int64).tofile(starts)
-        while some := list(islice(remaining, _AT_ONCE)):
-            flat = [text for conversation in some for text in conversation]
-            encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
-            for conversation in some:
-                before = False  # whether the previous utterance has tokens
-                for _ in conversation:
-                    found = np.array(next(encoded).ids, np.int32)
-                    if before and found.size:
-                        np.array([utterance - 1], np.int64).tofile(firsts)
-                    before = found.size > 0
-                    if before:
-                        found.tofile(ids)
-                        ends, utterance = ends + found.size, utterance + 1
-                        np.array([ends], np.int64).tofile(starts)
-
-
-def read(folder: Path) -> Corpus:
-    """Return the corpus in a folder, mapped into memory.
+def tokenized(conversations: Iterable[list[str]], tokenizer: Tokenizer) -> Corpus:
+    """Return the token ids of conversations; the utterances around one without tokens are not consecutive.
 
     Raises:
         UsageError: the corpus is too small for examples.
     """
-    sizes = {name: (folder / name).stat().st_size for name in ("ids", "starts", "firsts")}
-    if not sizes["firsts"]:
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five characters, not the special token
+    ids: list[int] = []
+    starts, firsts = [0], []
+    for conversation in conversations:
+        before = False  # whether the previous utterance has tokens
+        for encoded in tokenizer.encode_batch_fast(conversation, add_special_tokens=False):
+            if before and encoded.ids:
+                firsts.append(len(starts) - 2)
+            before = bool(encoded.ids)
+            if before:
+                ids += encoded.ids
+                starts.append(len(ids))
+    if not firsts:
         raise UsageError("the corpus has no two consecutive utterances: there is nothing to train on")
-    corpus = Corpus(
-        np.memmap(folder / "ids", np.int32, "r"),
-        np.memmap(folder / "starts", np.int64, "r"),
-        np.memmap(folder / "firsts", np.int64, "r"),
-    )
-    if corpus.size < 3:
+    if len(starts) < 4:
         raise UsageError("the corpus has two utterances: there is none that does not follow")
-    return corpus
+    return Corpus(np.array(ids, np.int32), np.array(starts, np.int64), np.array(firsts, np.int64))
 
 
 def split(corpus: Corpus, share: float) -> tuple[Corpus, Corpus | None]:

@@ -1,9 +1,7 @@
 """Pre-train on dialogues: `python -m conformance.implementations.demystified.pretrain [FOLDER]`; the folder defaults to our own."""
 
 import argparse
-import os
 import sys
-import webbrowser
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -20,32 +18,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     a = _arguments(arguments)
     try:
         settings = Settings(**{field.name: getattr(a, field.name) for field in fields(Settings)})
-        written = pretrain(settings, Path(a.out), a.steps, device=a.device, save_every=a.save_every, resume=a.resume)
+        pretrain(settings, Path(a.out), a.steps, device=a.device, save_every=a.save_every, resume=a.resume)
     except ConformanceError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; repeat the command with --resume to go on from the last checkpoint", file=sys.stderr)
         return 130
-    if a.open and _has_a_viewer():
-        webbrowser.open(written.resolve().as_uri())
     return 0
-
-
-def _has_a_viewer() -> bool:
-    """Return whether a user can see a page: a terminal, with a display or a configured browser, and not in CI."""
-    shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
-    return shown and sys.stdout.isatty() and "CI" not in os.environ
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m conformance.implementations.demystified.pretrain", description=__doc__)
-    parser.add_argument("folder", nargs="?", default=str(OWN), help="the Cornell corpus's two files, .txt or .parquet files")
+    parser.add_argument("folder", nargs="?", default=str(OWN), help="the Cornell corpus's two files, or .txt files")
     parser.add_argument("--out", default="pretrained", help="where checkpoints, curve and page are written")
     parser.add_argument("--steps", type=int, default=300, help="train until this step")
     parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.add_argument("--no-open", dest="open", action="store_false", help="do not open the page in a browser")
     parser.add_argument("--device", default="cpu")
     for field in fields(Settings):
         if field.name != "folder":

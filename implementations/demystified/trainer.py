@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from conformance import TorchBatch, Training, Unsupported
 
+from .curves import Scores
 from .network import BERTLM, IGNORED, pretraining_loss
-from .scores import Scores
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two moments
 

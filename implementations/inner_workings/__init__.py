@@ -1,6 +1,6 @@
 """*Bert Inner Workings*: Hugging Face's BertForSequenceClassification, rewritten tensor by tensor.
 
-Read the modules in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`, `tokens`. Each component uses the
+Read the modules in this order: `embeddings`, `attention`, `encoder`, `model`, `heads`. Each component uses the
 earlier ones and can be used on its own. Components and parameters have Hugging Face's names, so its state dict loads unchanged.
 Every tensor reports its shape to a listener when it is computed:
 
@@ -12,13 +12,12 @@ Every tensor reports its shape to a listener when it is computed:
 
 from .attention import BertAttention, BertSelfAttention, BertSelfOutput
 from .candidate import inner_workings
-from .classification import BertForSequenceClassification, Classified, classification_loss
 from .config import BertConfig
 from .embeddings import BertEmbeddings
 from .encoder import BertEncoder, BertIntermediate, BertLayer, BertOutput, BertPooler
+from .heads import BertForSequenceClassification, BertForTokens, Classified, TokenLogits, classification_loss
 from .model import BertModel, BertModelOutput, new_cache
 from .shapes import reported, shape_log
-from .tokens import BertForTokens, TokenLogits
 
 __all__ = [
     "BertAttention",

@@ -3,16 +3,15 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
 
-from ..initialization import initialized
+from ..hugging_face_losses import losses
+from ..initialization import untrained
 from ..wordpiece import tokenizer
-from .classification import BertForSequenceClassification, Classified, classification_loss
 from .config import BertConfig
+from .heads import BertForSequenceClassification, BertForTokens, Classified, TokenLogits
 from .model import BertModel
-from .tokens import BertForTokens, TokenLogits
 
 
 class Bare(nn.Module):
@@ -57,11 +56,6 @@ def build(a: Architecture) -> nn.Module:
     return Bare(config, a.pooler)
 
 
-def untrained(a: Architecture) -> nn.Module:
-    """Return the module initialized as before training."""
-    return initialized(build(a), a.initializer_range)
-
-
 def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
     """Run the network, and return the losses of its heads for the labels in the batch; without a head, return nothing."""
     states = batch.encoder_hidden_states
@@ -70,37 +64,10 @@ def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
         encoder_hidden_states=None if states is None else states.to(next(model.parameters()).dtype),
         encoder_attention_mask=batch.encoder_attention_mask,
     )  # fmt: skip
-    if isinstance(output, TokenLogits):
-        return token_losses(output, batch)
-    return sequence_losses(output.logits, batch, model.problem_type) if isinstance(output, Classified) else {}
-
-
-def real(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the losses that are not NaN; a mean over no labels is NaN."""
-    return {name: loss for name, loss in losses.items() if not loss.isnan()}
-
-
-def sequence_losses(logits: Tensor, batch: TorchBatch, problem_type: str | None) -> dict[str, Tensor]:
-    """Return the loss for the labels present: of multiple-choice questions, with one choice per row, or of sequences."""
-    if batch.choice_labels is not None:
-        choices = logits.view(len(batch.choice_labels), -1)
-        return real({"classifier.loss": F.cross_entropy(choices, batch.choice_labels)})
-    targets = batch.class_targets
-    labels = batch.class_labels if targets is None else targets.to(logits.dtype)
-    return {} if labels is None else real({"classifier.loss": classification_loss(logits, labels, problem_type)})
-
-
-def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
-    """Return the losses for the labels present: cross entropy of classes, of start and of end, and the mean of the latter two."""
-    losses: dict[str, Tensor] = {}
-    if logits.classes is not None and batch.token_labels is not None:
-        losses["classifier.loss"] = F.cross_entropy(logits.classes.flatten(0, 1), batch.token_labels.flatten())
-    if logits.spans is not None and batch.start_positions is not None and batch.end_positions is not None:
-        start, end = logits.spans.unbind(-1)  # (B, S)
-        losses["qa_outputs.start_loss"] = F.cross_entropy(start, batch.start_positions)
-        losses["qa_outputs.end_loss"] = F.cross_entropy(end, batch.end_positions)
-        losses["qa_outputs.loss"] = (losses["qa_outputs.start_loss"] + losses["qa_outputs.end_loss"]) / 2
-    return real(losses)
+    if isinstance(output, Classified):
+        return losses({"classifier": output.logits}, batch, model.problem_type)
+    named = {"classifier": output.classes, "qa_outputs": output.spans} if isinstance(output, TokenLogits) else {}
+    return losses({name: logits for name, logits in named.items() if logits is not None}, batch)
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
@@ -154,7 +121,7 @@ inner_workings = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
-    untrained=untrained,
+    untrained=untrained(build),
     unused=("cls.*",),
     supported=supported,
     features=FEATURES,

@@ -10,12 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from conformance.goldens import sinusoidal
 from conformance.goldens.batches import Stream, batch, drawn
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.generated_weights import weights
 from conformance.goldens.golden import Golden, load_golden
-from conformance.goldens.shipped_goldens import TINY
+from conformance.goldens.shipped_goldens import SINUSOIDAL, TINY
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
@@ -26,17 +25,17 @@ LAYERS = 3
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101", "1111111111111110")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "bert": TINY.architecture.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
-    "tanh-form": TINY.architecture.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
-    "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
-    "token-heads": TINY.architecture.with_(
+    "bert": TINY.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
+    "tanh-form": TINY.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
+    "sinusoidal": SINUSOIDAL.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
+    "token-heads": TINY.with_(
         num_hidden_layers=LAYERS,
         pooler=False,
         heads=("token_classification", "question_answering"),
         pooling="mean",
         normalize=True,
     ),
-    "sentence-heads": TINY.architecture.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
+    "sentence-heads": TINY.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
 }
 
 INITIAL: dict[str, Architecture] = {

@@ -14,7 +14,8 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS, Row
 from conformance.benchmarks.detection.networks import ARCHITECTURES, network
 from conformance.benchmarks.harness import bullets, in_processes, parser, publish, table
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
 from conformance.goldens.golden import Golden
 from conformance.judge.filters import project
 from conformance.judge.judged_elements import elements_to_explain
@@ -123,7 +124,7 @@ def scored(trial: Trial) -> Outcome:
         RuntimeError: the candidate could not be judged.
     """
     golden = network(trial.network, 1)
-    result = check_values(Candidate([trial.row.at(*trial.layers)]), golden, dtype=trial.dtype)
+    result = check_values(Request.of(Candidate([trial.row.at(*trial.layers)]), golden, dtype=trial.dtype))
     if result.outcome not in ("pass", "fail"):
         raise RuntimeError(f"{trial}: {result.outcome}: {result.reason}")
     return outcome(trial, result, golden)

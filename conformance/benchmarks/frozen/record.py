@@ -15,7 +15,8 @@ from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.score import trials
 from conformance.benchmarks.frozen.candidates import IN_PROCESS, ISOLATED, SHIPPED, attribute
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
 from conformance.cli import main as run_command
 from conformance.goldens.golden import load_golden
 from conformance.judge.filters import project
@@ -75,7 +76,7 @@ def _of_candidate(name: str) -> dict[str, Any]:
 
 def _of_mistake(name: str, where: str, layer: str, dtype: str) -> dict[str, Any]:
     """Judge a mistake of the table in one layer of a network."""
-    result = check_values(Candidate([MISTAKES[name].at(int(layer))]), network(where, 1), dtype=dtype)
+    result = check_values(Request.of(Candidate([MISTAKES[name].at(int(layer))]), network(where, 1), dtype=dtype))
     return {f"{name}: {where} {dtype}": [result.outcome, _places(activation_records(result))]}
 
 

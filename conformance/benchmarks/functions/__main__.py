@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import conformance.numerics
-from conformance.benchmarks.functions.composite import ROW_FUNCTIONS, row_errors
 from conformance.benchmarks.functions.libraries import Lane, lanes
 from conformance.benchmarks.functions.sweep import Kernel, every_float32, every_half, sampled_float64
 from conformance.numerics.formats import FORMATS, Format
@@ -43,10 +42,6 @@ def rows_of(lane: Lane, stride: int) -> list[Row]:
             kernel = lane.kernels(function.name, dtype)
             if kernel is not None and (dtype != "float64" or find_spec("mpmath")):
                 rows.append(_row(lane, function, dtype, _errors(function, dtype, kernel, stride), stride))
-    for name in ROW_FUNCTIONS if not lane.functions else ():
-        kernel = lane.kernels(name, "float32")
-        if kernel is not None:
-            rows.append(_summary(lane, name, "float32", row_errors(name, kernel), "rows of 2 to 4096 elements, drawn"))
     return rows
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from conformance.benchmarks.functions.composite import EPSILON, ROW_FUNCTIONS
 from conformance.benchmarks.functions.sweep import Kernel
 
 FUSED = ("gelu", "gelu_tanh")  # The functions that torch delegates to oneDNN if allowed to.
@@ -26,8 +25,7 @@ class Lane:
         library: name of the distribution.
         isa: name of the instruction set in the table.
         environment: environment variables of the process.
-        kernels: returns the library's function for the names of a function and of a dtype, or None if it has none; functions of
-            rows take arrays (N, C), are named as in `composite`, and are measured in float32 only.
+        kernels: returns the library's function for the names of a function and of a dtype, or None if it has none.
         functions: names of the functions to measure; all of them if empty.
         interval: the arguments to measure, between these; by default all where the function is neither constant nor infinite.
         incorrect: by function and dtype, the reason why the library's row is not a bound: no correct implementation computes this.
@@ -94,9 +92,6 @@ def _of_torch(*, onednn: bool) -> Callable[[str, str], Kernel | None]:
         function: Callable[[torch.Tensor], torch.Tensor] = {
             "gelu": functional.gelu,
             "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-            "softmax": lambda x: functional.softmax(x, -1),
-            "log_softmax": lambda x: functional.log_softmax(x, -1),
-            "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], eps=EPSILON),
         }.get(name) or getattr(torch, name)
 
         def kernel(x: Any) -> Any:
@@ -139,7 +134,6 @@ def _of_numpy(name: str, dtype: str) -> Kernel | None:
     if dtype not in ("float32", "float64"):
         return None
     by_name: dict[str, Kernel] = {
-        "softmax": lambda x: special.softmax(x, -1), "log_softmax": lambda x: special.log_softmax(x, -1),
         "exp": np.exp, "tanh": np.tanh, "log": np.log, "erf": special.erf, "sigmoid": special.expit,
         "rsqrt": lambda x: 1 / np.sqrt(x),
     }  # fmt: skip
@@ -150,20 +144,19 @@ def _of_numpy(name: str, dtype: str) -> Kernel | None:
 _OPERATORS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "erf": (("Erf", {}),), "exp": (("Exp", {}),), "tanh": (("Tanh", {}),), "log": (("Log", {}),), "sigmoid": (("Sigmoid", {}),),
     "gelu": (("Gelu", {}),), "gelu_tanh": (("Gelu", {"approximate": "tanh"}),), "rsqrt": (("Sqrt", {}), ("Reciprocal", {})),
-    "softmax": (("Softmax", {}),), "log_softmax": (("LogSoftmax", {}),),
 }  # fmt: skip
 
 
 def _onnx_model(name: str, dtype: str) -> bytes | None:
-    """Return the function as a model of a 1-d array, or of a 2-d array for a function of rows; None if ONNX lacks it."""
+    """Return the function as a model of a 1-d array; None if ONNX lacks it."""
     from onnx import TensorProto, helper
 
     if dtype not in ("float32", "float64") or name not in _OPERATORS:
         return None
     kind = TensorProto.FLOAT if dtype == "float32" else TensorProto.DOUBLE
-    operators, shape = _OPERATORS[name], [None] * (2 if name in ROW_FUNCTIONS else 1)
+    operators = _OPERATORS[name]
     nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], **a) for i, (op, a) in enumerate(operators)]
-    ends = [helper.make_tensor_value_info(v, kind, shape) for v in ("v0", f"v{len(operators)}")]
+    ends = [helper.make_tensor_value_info(v, kind, [None]) for v in ("v0", f"v{len(operators)}")]
     graph = helper.make_graph(nodes, name, ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return bytes(model.SerializeToString())

@@ -13,9 +13,10 @@ from conformance.benchmarks.gradients.correct import CORRECT, GOLDEN
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.harness import parser, publish
 from conformance.benchmarks.scored import Part, Score, lines
-from conformance.checks.backward_passes import backward_passes
-from conformance.checks.check_values import check_values
-from conformance.judge.depth import Depth
+from conformance.checks.backward_passes import gradients
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -28,7 +29,7 @@ def judged(candidate: object, dtype: str, depth: Depth = "full", golden: str = G
     Raises:
         RuntimeError: the candidate was not judged.
     """
-    result = check_values(candidate, golden, dtype=dtype, passes=backward_passes, depth=depth)
+    result = check_values(Request.of(candidate, golden, dtype=dtype, plan=Plan(depth=depth)), gradients.function)
     if result.outcome not in ("pass", "fail"):
         raise RuntimeError(f"{result.outcome}: {result.reason}")
     return result

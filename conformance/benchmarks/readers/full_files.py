@@ -12,12 +12,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from conformance.benchmarks.readers.good_files import Reader
 from conformance.benchmarks.resources import status_mib
 from conformance.candidates.recorded.file_format import TraceOrigin
+from conformance.checks.repro import REPLAY
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
+from conformance.results.case import Case
 from conformance.results.file import DIGEST, LARGEST, with_digest
+from conformance.results.result import Result
+from conformance.results.to_records import check_record
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,9 @@ def _header(name: str, dtype: str, size: int) -> bytes:
 
 
 _ABOUT = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32"}
+_FAILED = check_record(Result(Case(**_ABOUT), "fail", exit_code=1, executed=True))
 _METADATA = {
-    "replay": json.dumps({**_ABOUT, "check": "values", "variation": {}, "require": []}),
+    REPLAY: msgspec.json.encode(_FAILED).decode(),
     **{name: _ABOUT.get(name, "0") for name in TraceOrigin.__struct_fields__},
 }
 

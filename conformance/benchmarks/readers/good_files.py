@@ -8,6 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
@@ -15,8 +16,9 @@ from tokenizers import BertWordPieceTokenizer
 from conformance.candidates.command.command import ProgramProcess, written
 from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
-from conformance.checks.check import Plan
-from conformance.checks.check_values import check_values
+from conformance.checks.check import Plan, Request
+from conformance.checks.judgement import check_values
+from conformance.checks.repro import REPLAY
 from conformance.checks.run_header import header_of
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
@@ -27,12 +29,14 @@ from conformance.goldens.manifest import manifest, of_entry
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.model.directory import load_directory
 from conformance.model.files import read_safetensors
 from conformance.model.tokenizer import tokenized
+from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
-from conformance.results.to_records import footer, records_of
+from conformance.results.result import Result
+from conformance.results.to_records import check_record, footer, records_of
 
 SMALL = Architecture(
     vocab_size=12, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=8
@@ -203,15 +207,15 @@ def _read_activations(file: Path) -> object:
 
 
 def _write_failure(hidden: np.ndarray, file: Path) -> None:
-    about = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32", "check": "values"}
+    record = check_record(Result(Case("hf-eager", "tiny"), "fail", "a reason", 1, executed=True, require=("pooler.*",)))
     arrays = {f"batch/example/{name}": array for name, array in BATCH.arrays().items()}
-    text = json.dumps({**about, "variation": {}, "require": ["pooler.*"]})
-    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, file, {"replay": text})
+    about = {REPLAY: msgspec.json.encode(record).decode()}
+    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, file, about)
 
 
 def _write_results(file: Path) -> None:
     """Write the results of one check, with three of its activations."""
-    records = records_of(check_values("hf-eager", "tiny"))
+    records = records_of(check_values(Request.of("hf-eager", "tiny")))
     with Writer(file) as writer:
         writer.write(header_of("cpu", {"tiny": None}, Plan(), cases=1))
         for activation in records.activations[:3]:

@@ -17,12 +17,11 @@ from conformance.benchmarks.scored import Part, Score, lines
 from conformance.benchmarks.training import dropouts, initial, loops
 from conformance.benchmarks.training.dropouts import Dropout
 from conformance.benchmarks.training.loops import WrongGradient, WrongLoop
-from conformance.checks.check_values import check_values
-from conformance.checks.initial_passes import initial_passes
-from conformance.checks.optimizer_passes import optimizer_passes, schedule_passes
+from conformance.checks.check import Request
+from conformance.checks.judgement import check_values
+from conformance.checks.optimizer_passes import optimizer_step, schedule
 from conformance.checks.passes import Pass, Passes
-from conformance.checks.training_passes import training_passes
-from conformance.goldens.golden import Golden
+from conformance.checks.training_passes import initialization, training_mode
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import hf_eager, hf_sdpa
 from conformance.implementations.inner_workings import inner_workings
@@ -31,7 +30,6 @@ from conformance.implementations.torch_encoder import torch_encoder
 from conformance.model.gradients import is_gradient
 from conformance.model.training import parameter_of
 from conformance.oracle.training_run import TrainingRun
-from conformance.results.case import Case
 from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -47,12 +45,12 @@ IN_TRAINING: Mapping[str, tuple[Any, str]] = {
 
 def _judge_dropout(name: str, dtype: str) -> list[Result]:
     candidate, golden = IN_TRAINING[name]
-    return [check_values(candidate, golden, dtype=dtype, passes=training_passes)]
+    return [check_values(Request.of(candidate, golden, dtype=dtype), training_mode.function)]
 
 
 def found_as(wrong: Dropout, dtype: str) -> tuple[bool, bool, bool]:
     """Return whether the mistake is detected, whether its first failure is at the right place, and whether it is named there."""
-    result = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=training_passes)
+    result = check_values(Request.of(wrong.candidate, GOLDEN, dtype=dtype), training_mode.function)
     if not result.failures:
         return result.outcome == "fail", False, False
     first = result.failures[0]
@@ -68,7 +66,9 @@ def _score_dropout(name: str, dtype: str) -> Score:
 
 def _judge_loop(name: str, dtype: str) -> list[Result]:
     candidate = loops.CORRECT[name].candidate
-    return [check_values(candidate, GOLDEN, dtype=dtype, passes=passes) for passes in (optimizer_passes, schedule_passes)]
+    return [
+        check_values(Request.of(candidate, GOLDEN, dtype=dtype), passes) for passes in (optimizer_step.function, schedule.function)
+    ]
 
 
 def passes_of(wrong: WrongLoop) -> Passes:
@@ -76,10 +76,10 @@ def passes_of(wrong: WrongLoop) -> Passes:
 
     For the check `schedule`, only the first pass is returned.
     """
-    every = schedule_passes if wrong.by_schedule else optimizer_passes
+    every = schedule.function if wrong.by_schedule else optimizer_step.function
 
-    def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-        steps = [of_few(each) for each in every(candidate, golden, case) if not each.only_parameter_gradients]
+    def passes(request: Request) -> list[Pass]:
+        steps = [of_few(each) for each in every(request) if not each.only_parameter_gradients]
         return steps[:1] if wrong.by_schedule else steps
 
     return passes
@@ -102,7 +102,7 @@ def of_few(judged: Pass) -> Pass:
 
 def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
     """Return the number of failing parameters, over all steps, for each set of faults that explains them."""
-    failures = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=passes_of(wrong)).failures
+    failures = check_values(Request.of(wrong.loop.candidate, GOLDEN, dtype=dtype), passes_of(wrong)).failures
     return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failures)
 
 
@@ -117,18 +117,18 @@ def _score_loop(name: str, dtype: str) -> Score:
     return Score({"detected": bool(explanations), "named": is_named(wrong, explanations)}, str(dict(explanations)))
 
 
-def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
+def gradients_alone(request: Request) -> list[Pass]:
     """Return the passes of a training loop that judge gradients."""
-    return [each for each in optimizer_passes(candidate, golden, case) if each.only_parameter_gradients]
+    return [each for each in optimizer_step.function(request) if each.only_parameter_gradients]
 
 
 def _judge_gradients(name: str, dtype: str) -> list[Result]:
-    return [check_values(loops.CORRECT[name].candidate, GOLDEN, dtype=dtype, passes=gradients_alone)]
+    return [check_values(Request.of(loops.CORRECT[name].candidate, GOLDEN, dtype=dtype), gradients_alone)]
 
 
 def said_of(wrong: WrongGradient, dtype: str) -> str:
     """Return the message on the first failing gradient; empty if none fails."""
-    failures = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=gradients_alone).failures
+    failures = check_values(Request.of(wrong.loop.candidate, GOLDEN, dtype=dtype), gradients_alone).failures
     return failures[0].reason if failures else ""
 
 
@@ -139,12 +139,12 @@ def _score_gradients(name: str, dtype: str) -> Score:
 
 
 def _judge_start(name: str, dtype: str) -> list[Result]:
-    return [check_values(initial.CORRECT[name].candidate, GOLDEN, dtype=dtype, passes=initial_passes)]
+    return [check_values(Request.of(initial.CORRECT[name].candidate, GOLDEN, dtype=dtype), initialization.function)]
 
 
 def _score_start(name: str, dtype: str) -> Score:
     wrong = initial.WRONG[name]
-    failures = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=initial_passes).failures
+    failures = check_values(Request.of(wrong.candidate, GOLDEN, dtype=dtype), initialization.function).failures
     said = next((verdict.reason for verdict in failures if parameter_of(verdict.activation) == wrong.at), "")
     return Score({"detected": bool(said), "named": wrong.named in said}, said)
 

@@ -17,8 +17,7 @@ from conformance.candidates.archives.graph import MOVED, SAME, Constant, Graph, 
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
-from conformance.model.checkpoint import Checkpoint
-from conformance.model.stored import COPIES, canonical_name
+from conformance.model.checkpoint import COPIES, Checkpoint, canonical_name
 from conformance.numerics.formats import Array, Format
 
 HEAD = 16  # number of leading elements compared before the whole tensor

@@ -49,7 +49,7 @@ from conformance.candidates.arrays import described
 from conformance.errors import UsageError
 from conformance.goldens.golden import nested, stored_arrays
 from conformance.model.batch import Batch
-from conformance.model.digest import content_digest
+from conformance.model.checkpoint import content_digest
 from conformance.model.files import open_safetensors, reading
 from conformance.names import printable
 from conformance.numerics.formats import Array, Captured, Format, format_named

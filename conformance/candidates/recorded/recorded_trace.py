@@ -13,10 +13,9 @@ from conformance.candidates.registry import Isolated
 from conformance.errors import NotApplicable, RegistrationError, UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden
 from conformance.goldens.golden import Golden
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import FEATURES, Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
-from conformance.model.features import FEATURES
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ What a pipeline draws at random is judged by binomial tests.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.checks.check import CheckRequest
+from conformance.checks.check import Count, CountingCheck, Request
 from conformance.checks.contract import guarded, require_support
-from conformance.checks.counted import Tried, counted
 from conformance.checks.data.examples import CONVERSATIONS, Examples, examples_of, indexed_corpus
 from conformance.errors import CandidateError, Unsupported, UsageError
 from conformance.model.batch import Batch
@@ -22,7 +21,6 @@ from conformance.model.pretraining import NEXT, PretrainingCorpus, PretrainingDa
 from conformance.numerics.formats import Mask
 from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import FALSE_ALARM, BinomialCount, sidak_share
-from conformance.results.result import Result
 from conformance.results.termination import call_candidate
 
 _FEW = 2  # number of conversations; their pairs fill a typical batch of 32
@@ -127,27 +125,23 @@ class Epochs:
         return examples_of(batches, corpus, data.conventions)
 
 
-@dataclass(frozen=True)
-class DataCheck:
+class DataCheck(CountingCheck):
     """A check of a property that the examples of every candidate must have.
 
-    Attributes:
-        violations: function of the examples and the false-alarm probability that yields one sentence per violated property; raises
-            `NotApplicable` with the reason if the property is not defined for these examples.
+    Its function, of the examples and the false-alarm probability, yields one sentence per violated property; it raises
+    `NotApplicable` with the reason if the property is not defined for these examples.
     """
 
-    violations: Callable[[Epochs, float], Iterable[str]]
+    inputs: ClassVar[str] = (
+        "examples that the candidate makes of a corpus in which each pair of neighbouring tokens occurs only once"
+    )
 
-    def __call__(self, request: CheckRequest) -> Result:
-        """Request the examples, judge them and return the result; no exception is raised."""
-
-        def wrong(tried: Tried) -> str:
-            require_support(request.candidate, request.golden, request.case.device, request.case.dtype)
-            epochs = _epochs(IdentityKey(request.candidate))
-            tried.count = len(epochs.first.ids)
-            return "; ".join(self.violations(epochs, sidak_share(request.runs)))
-
-        return counted(request.case, wrong)
+    def wrong(self, request: Request, count: Count) -> str:
+        """Request the examples and return what is wrong with them."""
+        require_support(request.candidate, request.golden, request.case.device, request.case.dtype)
+        epochs = _epochs(IdentityKey(request.candidate))
+        count.tried = len(epochs.first.ids)
+        return "; ".join(self.function(epochs, sidak_share(request.runs)))
 
 
 @lru_cache(maxsize=1)

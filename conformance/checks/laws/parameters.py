@@ -1,9 +1,4 @@
-"""Laws on the tensors of a module: all are registered, the state dict is complete, and tied weights are one tensor.
-
-The masked-LM decoder shares its weight with the word embedding (Devlin et al. 2019; `tie_word_embeddings` in Hugging Face's
-config): one tensor with two uses, so that training updates both. Two equal tensors give the same output until the first training
-step.
-"""
+"""Laws on the tensors of a module: all are registered, the state dict is complete, and tied weights are one tensor."""
 
 import tempfile
 from functools import lru_cache
@@ -12,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from conformance.candidates.arrays import described
+from conformance.checks.laws.calls import AFRESH, module_of, require_module
 from conformance.checks.laws.law import Law, run_of
-from conformance.checks.laws.surroundings import module_of, require_module
 from conformance.checks.search.agreement import RowPairs, require_identity
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
@@ -23,14 +18,21 @@ from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 
 
-def _all_are_registered(subject: Subject, example: Example) -> float:
-    """Require that every tensor of a module, also in lists and mappings, is a parameter or buffer or shares storage with one.
+@Law.of(
+    "registered-tensors",
+    proves="every tensor that the module holds is a parameter or a buffer",
+    catches="a table of positions that is not moved with the module",
+    remedy="Register it: register_buffer(name, tensor), with persistent=False if it can be recomputed.",
+    applies=require_module,
+    once=True,
+)
+def registered_tensors(subject: Subject, example: Example) -> float:
+    """Every tensor of a module, also in lists and mappings, is a parameter or buffer or shares storage with one.
 
-    Any other tensor is not saved and is not moved with the module.
+    Any other tensor is not saved and is not moved with the module. Tensors that a call keeps, such as its last probabilities, are
+    allowed: the module is looked at before its first call.
     """
-    module = module_of(
-        subject.afresh()
-    )  # not called yet, since tensors that a call keeps, such as its last probabilities, are allowed
+    module = module_of(subject.afresh())
     registered = {held.storage for held in module.tensors.values()}
     found = [path for path, storages in module.attributes.items() if not registered.issuperset(storages)]
     if found:
@@ -41,11 +43,16 @@ def _all_are_registered(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-registered_tensors = Law(_all_are_registered, applies=require_module, once=True)
-
-
-def _round_trips(subject: Subject, example: Example) -> float:
-    """Require that weights saved with safetensors and loaded over other weights reproduce the results bit for bit."""
+@Law.of(
+    "state-round-trip",
+    proves="the state dict, saved and loaded with safetensors, gives another instance the same results, bit for bit",
+    catches="weights that are stored a second time, fused or transposed, outside the state dict",
+    remedy="Store each weight once, and compute fused or transposed copies after loading.",
+    applies=require_module,
+    affords=AFRESH,
+)
+def state_round_trip(subject: Subject, example: Example) -> float:
+    """The state dict is loaded over an instance of other weights."""
     first = run_of(subject, example.batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
@@ -68,8 +75,6 @@ def _of_other_weights(checkpoint: IdentityKey[Checkpoint]) -> Checkpoint:
     return Checkpoint(checkpoint.value.architecture, read_only({name: np.array(0.5 * w + 0.25) for name, w in weights}))
 
 
-state_round_trip = Law(_round_trips, applies=require_module, affords=0.25)  # each example prepares the candidate again
-
 _TIED = "bert.embeddings.word_embeddings.weight"
 
 
@@ -87,7 +92,20 @@ def _copies(subject: Subject) -> dict[str, int]:
     return found if len(found) > 1 else {}
 
 
-def _are_one(subject: Subject, example: Example) -> float:
+@Law.of(
+    "tied-weights",
+    proves="if the module has the word embeddings in two places, both are one tensor",
+    catches="a decoder weight that is a copy, and diverges from the embeddings in training",
+    remedy="Tie them: decoder.weight = word_embeddings.weight, one Parameter.",
+    applies=_require_tied_head,
+    once=True,
+)
+def tied_weights(subject: Subject, example: Example) -> float:
+    """The masked-LM decoder shares its weight with the word embedding (Devlin et al. 2019; `tie_word_embeddings` of Hugging Face).
+
+    It is one tensor with two uses, so that training updates both. Two equal tensors give the same output until the first training
+    step.
+    """
     copies = _copies(subject)
     if len(set(copies.values())) > 1:
         named = "dict(runner.module.named_parameters(remove_duplicate=False))"
@@ -96,6 +114,3 @@ def _are_one(subject: Subject, example: Example) -> float:
             claim=f"len({{{named}[name].data_ptr() for name in {list(copies)!r}}}) == 1",
         )
     return 0.0
-
-
-tied_weights = Law(_are_one, applies=_require_tied_head, once=True)

@@ -1,10 +1,4 @@
-"""WordPiece ids and offsets of drawn texts equal those of the `tokenizers` library (Devlin et al. 2019, section 3; Wu et al. 2016).
-
-A candidate with a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`. Its arguments are the list of
-pieces by id and the two options of BERT's normalizer (if `strip_accents` is None, accents are stripped if `lower_case` is set). It
-returns a function of a text that returns the ids without special tokens, and the offsets (begin, end) in characters of the text, or
-None instead of the offsets. Texts that contain the spelling of a special token are excluded, since implementations may differ in
-whether they read it as one.
+"""The law that WordPiece ids and offsets of drawn texts equal those of the `tokenizers` library.
 
 The vocabulary is small and covers most characters of the drawn texts. Every printable ASCII character is a piece that begins a
 word. Letters and digits are also pieces that continue a word, except `q`, `Q` and `7`, so that some words cannot be composed of
@@ -117,7 +111,7 @@ def reference(lower_case: bool, strip_accents: bool | None) -> Read:
 
 
 @dataclass(frozen=True)
-class _OfTexts(Law):
+class _LawOfTexts(Law):
     """A law whose examples are texts; the batch of an example contains the ids that the reference assigns to its text."""
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
@@ -140,7 +134,23 @@ def _brings_a_tokenizer(subject: Subject) -> None:
         raise Unsupported("it has no tokenizer")
 
 
-def _reads_as_the_library(subject: Subject, example: Example) -> float:
+@_LawOfTexts.of(
+    "tokenization",
+    proves="ids and offsets of drawn texts equal those of the `tokenizers` library, for candidates with a tokenizer",
+    catches="accents or CJK characters that are treated differently; offsets that include stripped characters",
+    remedy="Follow BertTokenizer: clean, split CJK characters, lower-case, strip accents, split at punctuation, WordPiece.",
+    applies=_brings_a_tokenizer,
+    affords=5,
+)
+def tokenization(subject: Subject, example: Example) -> float:
+    """WordPiece ids and offsets are compared (Devlin et al. 2019, section 3; Wu et al. 2016).
+
+    A candidate with a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`. Its arguments are the list
+    of pieces by id and the two options of BERT's normalizer (if `strip_accents` is None, accents are stripped if `lower_case` is
+    set). It returns a function of a text that returns the ids without special tokens, and the offsets (begin, end) in characters of
+    the text, or None instead of the offsets. Texts that contain the spelling of a special token are excluded, since implementations
+    may differ in whether they read it as one.
+    """
     text, switches = example.variation["text"], {k: v for k, v in example.variation.items() if k != "text"}
     ids, offsets = reference(**switches)(text)
     made = IdentityKey(subject.candidate)
@@ -184,6 +194,3 @@ def _script(text: str, switches: dict[str, Any], expected: list[Any], what: str)
         "print(ids, offsets)",
         f"assert {'list(ids)' if what == 'ids' else '[tuple(o) for o in offsets]'} == {expected!r}",
     )
-
-
-tokenization = _OfTexts(_reads_as_the_library, applies=_brings_a_tokenizer, affords=5)

@@ -36,7 +36,7 @@ from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.judge.found_equations import CORRECT, Accumulated, FoundEquations, accumulated, found_equations
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
-from conformance.judge.screen import screened
+from conformance.judge.local_error import screened
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.gradients import ancestors
 from conformance.numerics.arithmetic import hypotheses

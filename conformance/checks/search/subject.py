@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from conformance.candidates.arrays import pairs
-from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner, load_implementation
 from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, guarded, prepared
-from conformance.checks.search.surroundings import Surroundings, surroundings_here
+from conformance.checks.search.surroundings import Surroundings
 from conformance.errors import (
     CandidateCrash,
     CandidateEnded,
@@ -104,7 +103,7 @@ class Subject:
     def surroundings(self) -> Surroundings:
         """The surroundings of the runner: its module and its process."""
         runner = self.runner
-        return runner.surroundings if isinstance(runner, IsolatedRunner) else surroundings_here(runner, self.device)
+        return runner.surroundings if isinstance(runner, IsolatedRunner) else Surroundings(runner, self.device)
 
     def network(self, batch: Batch) -> Network:
         """Return the oracle's network on a batch."""
@@ -151,6 +150,8 @@ class Subject:
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
+        from conformance.candidates.capture import at_once  # imports torch
+
         with at_once():
             stream = pairs(call_candidate(lambda: self.runner(batch)), names)
         yield from guarded(stream, at_once)

@@ -4,9 +4,8 @@ Everything read is plain data, since laws compare it in the main process even if
 """
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,59 +70,27 @@ class ModuleState(msgspec.Struct, frozen=True):
     training: dict[str, bool]
 
 
-class Surroundings(ABC):
-    """The surroundings of one runner; exceptions of the candidate's code are raised as `CandidateCrash`."""
+class Surroundings:
+    """The surroundings of one runner in this process; exceptions of the candidate's code are raised as `CandidateCrash`.
 
-    @abstractmethod
-    def module(self) -> ModuleState | None:
-        """Return the state of the runner's attribute `module`; None if it has none."""
+    Those of a runner in a worker have the same methods, which are called there.
+    """
 
-    @abstractmethod
-    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """Return the current values of these parameters and buffers by name; `Unreadable` for one that is not an array."""
-
-    @abstractmethod
-    def save(self, path: Path) -> None:
-        """Write the module's state dict with safetensors; raise `Unsupported` if it contains anything but tensors."""
-
-    @abstractmethod
-    def load(self, path: Path) -> None:
-        """Load a state dict written by `save`, with strict matching of names."""
-
-    @abstractmethod
-    def settings(self) -> Mapping[str, str]:
-        """Return the settings of the process as text, by the names in `SETTINGS`."""
-
-    @abstractmethod
-    def usual(self) -> AbstractContextManager[object]:
-        """Return a context manager that sets torch's default settings and restores the previous ones."""
-
-    @abstractmethod
-    def one_thread(self) -> AbstractContextManager[object]:
-        """Return a context manager that limits torch to one thread."""
-
-    @abstractmethod
-    def seeded(self, seed: int) -> AbstractContextManager[object]:
-        """Return a context manager that seeds torch, NumPy and Python and restores the previous random states."""
-
-
-def surroundings_here(runner: Any, device: str) -> Surroundings:
-    """Return the surroundings of a runner in this process that uses `device`."""
-    return _Local(runner, device)
-
-
-class _Local(Surroundings):
     def __init__(self, runner: Any, device: str) -> None:
+        """Store the runner and the device that it uses."""
         self._runner, self._device = runner, device
 
     def module(self) -> ModuleState | None:
+        """Return the state of the runner's attribute `module`; None if it has none."""
         return call_candidate(lambda: _state(getattr(self._runner, "module", None)))
 
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        """Return the current values of these parameters and buffers by name; `Unreadable` for one that is not an array."""
         found = call_candidate(lambda: _tensors(self._runner.module))
         return ((name, found[name]) for name in names)
 
     def save(self, path: Path) -> None:
+        """Write the module's state dict with safetensors; raise `Unsupported` if it contains anything but tensors."""
         from safetensors.torch import save_file
 
         state = call_candidate(lambda: dict(self._runner.module.state_dict()))
@@ -134,17 +101,20 @@ class _Local(Surroundings):
         call_candidate(lambda: save_file({name: value.detach().clone().contiguous() for name, value in state.items()}, path))
 
     def load(self, path: Path) -> None:
+        """Load a state dict written by `save`, with strict matching of names."""
         from safetensors.torch import load_file
 
         call_candidate(lambda: self._runner.module.load_state_dict(load_file(path, self._device), strict=True))
 
     def settings(self) -> Mapping[str, str]:
+        """Return the settings of the process as text, by the names in `SETTINGS`."""
         import torch
 
         return {name: str(eval(text, {"torch": torch, "np": np, "random": random})) for name, text in SETTINGS.items()}
 
     @contextmanager
     def usual(self) -> Iterator[None]:
+        """Set torch's default settings, and restore the previous ones."""
         import torch
 
         with restored():
@@ -156,6 +126,7 @@ class _Local(Surroundings):
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
+        """Limit torch to one thread."""
         import torch
 
         before = torch.get_num_threads()
@@ -167,6 +138,7 @@ class _Local(Surroundings):
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
+        """Seed torch, NumPy and Python, and restore the previous random states."""
         import torch
 
         states = np.random.get_state(), random.getstate()

@@ -1,4 +1,4 @@
-"""Fitted faults of attention: masks, zero heads, shared heads, biases of scores, and softmax over a part of the keys."""
+"""Fitted mistakes of attention: masks, shared heads, softmax over a part of the keys, and sums of its rows."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -79,25 +79,6 @@ def _over_keys(step: Step, keys: Mask) -> Step:
     return step.recast(OverKeys)
 
 
-def _zero_heads(step: Step, data: FitData) -> Fit | None:
-    """Return the step, (B, S, H) or (B, h, S, S), with zeros in the heads whose judged elements are all zero in the candidate.
-
-    Heads in which they are all zero in the correct result as well are not counted.
-    """
-    row = step.site.activation
-    shape, axes = step.value.shape, (0, 2, 3)
-    if "head" not in row.axes:
-        if row.kind != "context":
-            return None
-        shape, axes = (*shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3)
-    zero, right = (~(data.judged & (y != 0.0)).reshape(shape).any(axes, keepdims=True) for y in (data.actual, step.value))
-    if zero.all() or not (zero & ~right).any():
-        return None
-    zero &= ~right
-    without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
-    return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
-
-
 def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
     """Yield the size of a group and the head whose keys each head reads: the first of the group, or the group's or its own index.
 
@@ -147,29 +128,39 @@ def _running(s: Array, keys: Mask, size: int) -> Array:
     return as_array(weights / np.maximum(weights.sum(-1, keepdims=True), TINY))
 
 
+def _row_factors(step: Step, data: FitData) -> Fit | None:
+    """Return the softmax with each row multiplied by a factor that is fitted to the row; the largest |Σ p − 1| is reported."""
+    right, used = step.value, data.judged & (step.value > 0.0)
+    counts = used.sum(-1)
+    if not data.is_finite or not (counts > 2).any() or np.median(counts[counts > 0]) <= 2.0:
+        return None
+    weight = np.where(used, 1.0 / np.square(data.allowed), 0.0)
+    energy = (weight * right**2).sum(-1, keepdims=True)
+    is_known = energy > 0.0
+    energy = np.where(is_known, energy, 1.0)
+    factor = np.where(is_known, (weight * right * data.actual).sum(-1, keepdims=True) / energy, 1.0)
+    off, noise = np.abs(factor - 1.0), np.where(is_known, energy**-0.5, 0.0)
+    at = int(np.argmax(off - data.threshold * noise))
+    if off.flat[at] <= data.threshold * noise.flat[at]:
+        return None
+    faulty = Altered(step, lambda inner: factor * inner.value)
+    return Fit(faulty, int(is_known.sum()), "error", float(off.flat[at]), float(noise.flat[at]))
+
+
 FITTED_ATTENTION = (
-    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
-           _window, "the window of ModernBERT's or Longformer's local layers", unexposed_parents=True,
-           equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
-    Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", "constructed", _mask,
-           "the mask of the example that was traced, baked into the graph; another batch's mask; masks of (B · h, S, S) in another "
-           "order than the scores", unexposed_parents=True,
-           fix="Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input.",
+    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", _window,
+           unexposed_parents=True),
+    Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", _mask, unexposed_parents=True,
            estimates="the mask", is_description=True),
-    Fitted("head-zero", CONTEXT | PROBS | {"copy"}, "some heads are zero, the first of them head {value}",
-           "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
-           fix="Use every head that the checkpoint has."),
-    Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", "constructed", _shared,
-           "grouped-query attention: num_key_value_heads less than num_attention_heads",
-           equation="head j reads the keys of one head of its group",
-           fix="Give each head its own keys and values: num_key_value_heads = num_attention_heads."),
-    Fitted("softmax-by-blocks", PROBS, "the softmax runs over each block of {value} keys, not over all keys", "constructed",
-           _by_blocks(_averaged), "a tiled softmax, or one of several devices, whose blocks do not share the maximum and the sum",
-           equation="p_j = exp(s_j) / Σ exp(s_k) over the keys k of the block of j",
-           fix="Divide by the sum over all unmasked keys."),
+    Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", _shared),
+    Fitted("softmax-by-blocks", PROBS, "the softmax runs over each block of {value} keys, not over all keys",
+           _by_blocks(_averaged)),
     Fitted("softmax-not-rescaled", PROBS,
-           "sums over earlier blocks of {value} keys are not rescaled when the largest score grows",
-           "constructed", _by_blocks(_running), "an online softmax without the factor exp(m_old − m_new)",
-           equation="p_j = exp(s_j − m_b) / Σ_k exp(s_k − m_b(k)), m_b the largest score up to the end of block b",
-           fix="Multiply the running sums by exp(m_old − m_new) whenever the running maximum grows."),
+           "sums over earlier blocks of {value} keys are not rescaled when the largest score grows", _by_blocks(_running)),
+)  # fmt: skip
+
+FITTED_SUMS = (
+    Fitted("softmax-unnormalised", PROBS,
+           "the equation holds with another divisor for each row: its sum differs from 1 by up to {value}", _row_factors,
+           is_largest_error=True, per_token=True, is_description=True),
 )  # fmt: skip

@@ -9,7 +9,7 @@ least two have to differ.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -70,16 +70,19 @@ class Assignment:
     applied: Callable[[float], Array]
 
 
-def assignment(estimated: Estimated) -> Assignment | None:
-    """Return the first assignment that makes the estimated parameters of the right ones; None if there is none."""
+def assignment(estimated: Estimated, *, of_rows: bool = False) -> Assignment | None:
+    """Return the first assignment that makes the estimated parameters of the right ones; None if there is none.
+
+    With `of_rows`, it is one to all rows or to those that differ, and not another order of them.
+    """
     differs = estimated.differs
-    for chosen, index in _parts(differs):
+    for chosen, index in islice(_parts(differs), 2 if of_rows else None):
         for operator, value, is_estimated in _operations(estimated, chosen):
             applied = _assigning(estimated.right, chosen, operator)
             least = 2 if is_estimated else 1  # One element alone determines a fitted number.
             if differs.sum() >= least and estimated.equals(applied(value)).all():
                 return Assignment(f"{index} {operator}", value, is_estimated, 1, applied)
-    return next(_rearranged(estimated), None)
+    return None if of_rows else next(_rearranged(estimated), None)
 
 
 def _assigning(right: Array, chosen: Mask, operator: str) -> Callable[[float], Array]:

@@ -146,7 +146,5 @@ def _active(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_DROPOUT = (
-    Fitted("dropout-active", frozenset({"copy", "probs", "linear", "norm"}), "dropout is active, with p = {value}",
-           "transformers#695, google-research/bert#857", _active, "eval() was not called",
-           equation="y = x / (1 − p) or 0, at random", fix="Call eval() before the forward pass.", of_one_number=True),
-)  # fmt: skip
+    Fitted("dropout-active", frozenset({"copy", "probs", "linear", "norm"}), "dropout is active, with p = {value}", _active),
+)

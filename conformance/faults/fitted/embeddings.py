@@ -7,7 +7,6 @@ from conformance.faults.fault import with_parameters
 from conformance.faults.fitted.differences import DIGITS, Estimated, assignment, counted, read_instead
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.parameters import described
-from conformance.faults.hints import hint
 from conformance.numerics.formats import as_array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Lookup
@@ -57,15 +56,14 @@ def _table(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_EMBEDDINGS = (
-    Fitted("words-other", frozenset({"word_lookup"}), "the equation holds with other token ids than the batch's", "constructed",
-           _other_ids, "another vocabulary, or ids that are changed before they are looked up",
-           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.", estimates="the ids",
-           is_description=True),
-    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the equation holds with other token types than the batch's",
-           "constructed", _other_ids, "the token types of the example that was traced, baked into the graph",
-           fix=hint("token-types-*").repair, estimates="the token types", is_description=True),
-    Fitted("positions-other", frozenset({"position_lookup"}), "the equation holds with other positions than the batch's",
-           "constructed", _other_ids, "position ids computed from other data, or a table or an export made for shorter text",
-           fix=hint("positions-*").repair, estimates="the positions", is_description=True),
+    *(
+        Fitted(f"{which}-other", frozenset({f"{kind}_lookup"}), f"the equation holds with other {ids} than the batch's", _other_ids,
+               estimates=f"the {short}", is_description=True)
+        for which, kind, ids, short in (
+            ("words", "word", "token ids", "ids"),
+            ("token-types", "token_type", "token types", "token types"),
+            ("positions", "position", "positions", "positions"),
+        )
+    ),
     described(frozenset({"word_lookup", "position_lookup", "token_type_lookup"}), _table),
 )  # fmt: skip

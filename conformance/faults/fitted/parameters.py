@@ -1,7 +1,7 @@
 """Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array.
 
-Wherever an assignment (`differences.assignment`) or a matrix of low rank makes the estimated parameters of the right ones, the
-layer with it is tried first: it has fewer numbers, which are fitted anew to the result.
+Wherever an assignment (`differences.assignment`) makes the estimated parameters of the right ones, the layer with it is tried
+first: it has fewer numbers, which are fitted anew to the result.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
+from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
 from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
@@ -77,11 +77,6 @@ def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, E
 def _name(step: Step, role: str) -> str:
     """Return Hugging Face's name of a parameter."""
     return step.site.activation.parameters.get(role, role)
-
-
-def _most(data: FitData, *parameters: Array) -> float:
-    """Return the largest error, in deviations, of as many estimates."""
-    return math.sqrt(data.threshold**2 + 2.0 * math.log(sum(p.size for p in parameters)))
 
 
 # The weight and the bias of a linear layer.
@@ -156,14 +151,17 @@ def _linear(step: Step, data: FitData) -> Fit | None:
     outputs, inputs = solved.weight.shape
     estimates = dict[str, Estimated]()
     if solved.rank == inputs + 1:  # Otherwise, single elements are not determined.
-        unit, most = relative_error(data.allowed[data.judged], step.value[data.judged]), _most(data, solved.weight, solved.bias)
+        unit, most = (
+            relative_error(data.allowed[data.judged], step.value[data.judged]),
+            data.most_deviations(solved.weight.size + solved.bias.size),
+        )
         for role, value, spread in (("weight", solved.weight, solved.spread[:-1]), ("bias", solved.bias, solved.spread[-1])):
             if role in step.site.parameters:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
                 estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
     assigned = _assigned(step, data, lambda parameters: _of_stored(step, parameters), estimates)
     columns, wrong = _of_columns(step, data, estimates["weight"]) if estimates else None, _wrong_outputs(step, data)
-    simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved, len(wrong))) if fit)
+    simpler = tuple(fit for fit in (assigned, columns) if fit)
     text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
     return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
 
@@ -184,34 +182,6 @@ def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None
     weight[:, columns] += np.linalg.lstsq(inputs[:, columns], residual, rcond=None)[0].T
     text = f"{_name(step, 'weight')}{block_of(np.ones(len(weight), np.bool_), columns)}, number of columns"
     return Fit(_of_stored(step, {"weight": weight}), int(columns.sum()) * len(weight), text, float(columns.sum()))
-
-
-def _of_low_rank(step: Linear, data: FitData, solved: _Solution, wrong: int) -> Fit | None:
-    """Return the layer with its weight changed by a matrix of low rank, as by an adapter (LoRA); None if the rank is not low.
-
-    The rank is the number of singular values of the fitted change of the result above the largest that errors may have. Errors of
-    the results, of standard deviations a_no, have at most max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the
-    false-alarm probability of the threshold t, to leading order (Bandeira and van Handel 2016); rounding the weight has likewise
-    ω (√O + √I + t) times the largest of X. The rank r is low if each of r (I + O − r) numbers has three elements of
-    the weight, and if more than 2 r outputs are wrong: r rows of the weight have the rank r whatever they are.
-    """
-    weight, (inputs,) = step.site.parameters["weight"], data.rows(step.inputs)
-    (outputs, width), change = weight.shape, solved.weight - weight
-    left, values, right = np.linalg.svd(inputs @ change.T + solved.bias - step.bias, full_matrices=False)
-    unit = relative_error(data.allowed[data.judged], step.value[data.judged]) * float(np.sqrt((solved.weight**2).mean()))
-    of_weight = unit * (math.sqrt(outputs) + math.sqrt(width) + data.threshold) * float(np.linalg.norm(inputs, 2))
-    of_results = float(np.linalg.norm(solved.errors) + solved.errors.max() * (math.sqrt(len(inputs)) + data.threshold))
-    rank = int((values > of_weight + of_results).sum())
-    if not rank or LEAST_ROWS * rank * (outputs + width - rank) > weight.size or wrong <= 2 * rank:
-        return None
-    changed = weight + (np.linalg.lstsq(inputs, left[:, :rank] * values[:rank], rcond=None)[0] @ right[:rank]).T
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(solved.slack + variance_of_stored_weight(altered.inner.inputs, changed, arithmetic))
-
-    faulty = with_slack(with_parameters(step, weight=changed), slack)
-    return Fit(faulty, rank * (outputs + width - rank), f"{_name(step, 'weight')} by a matrix of rank", float(rank))
 
 
 # A factor and an addend of each output of a linear layer or norm, for which a few rows suffice.
@@ -238,7 +208,7 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
     factor = np.ones(u.shape[1]) if is_linear else parameters["weight"]
     addend, some = parameters.get("bias", np.zeros(u.shape[1])), (y != 0.0).any(0)  # Results that are 0 have no errors.
     centred, mean, error = u - u.mean(0), u.mean(0), _errors_of_outputs(step, data) * some
-    energy, most = np.maximum((centred**2).sum(0), TINY), _most(data, factor, addend)
+    energy, most = np.maximum((centred**2).sum(0), TINY), data.most_deviations(2 * factor.size)
     f, h = factor * some, addend * some
     for _ in range(2):
         residual = y - f * u - h
@@ -385,42 +355,25 @@ def _of_module(step: Step, data: FitData) -> Fit | None:
     return Fit(others[best], 1, f"{best}, number of outputs", step.value.shape[-1])
 
 
-OTHER = "the equation holds with other parameters than the checkpoint's"
-LOAD = "Load every parameter from the checkpoint, and fail on missing and unexpected names."
-_NOT_LOADED = "parameters that were not loaded, or trained further"
-_UNTIED = "a decoder that is not tied to the word embeddings, or whose own weight, if it has one, was not loaded"
-
-
-def described(
-    kinds: frozenset[str], fit: Callable[[Step, FitData], Fit | None], cause: str = _NOT_LOADED, only: str = ""
-) -> Fitted:
+def described(kinds: frozenset[str], fit: Callable[[Step, FitData], Fit | None]) -> Fitted:
     """Return the description of steps of these kinds by other parameters."""
-    return Fitted("parameters-other", kinds, OTHER, "constructed", fit, cause, only=(only,), fix=LOAD,
+    return Fitted("parameters-other", kinds, "the equation holds with other parameters than the checkpoint's", fit,
                   estimates="where they differ", is_description=True)  # fmt: skip
 
 
 INITIAL = Fitted(
     "parameters-initial", LINEARS,
-    "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation",
-    "transformers#7167", _initial,
-    "a parameter that the checkpoint lacks or calls otherwise, with a warning at most, or a decoder that is not tied to the word "
-    "embeddings",
-    equation="y = x Wᵀ + b, w drawn at random", fix=LOAD,
+    "the weight is not the checkpoint's: it acts like random numbers of deviation {value}, as drawn at initialisation", _initial,
 )  # fmt: skip
 
-OTHER_WEIGHTS = (INITIAL, described(LINEARS, _linear, _UNTIED, "cls.predictions.decoder"), described(LINEARS, _linear))
+OTHER_WEIGHTS = (INITIAL, described(LINEARS, _linear))
 """Those that fit the weights of a linear layer, which needs more rows than the layer has inputs."""
 
 FITTED_PARAMETERS = (
-    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", "constructed", _of_module,
-           "a loader that finds parameters by the end of their names", fix="Load each parameter by its whole name.",
-           estimates="whose"),
+    Fitted("parameters-of-module", LINEARS, "the weight and the bias are those of another module", _of_module, estimates="whose"),
     *OTHER_WEIGHTS,
     described(LINEARS | {"norm"}, _outputs),
     Fitted("norm-statistics-other", frozenset({"norm"}), "the equation holds with another mean or deviation of each token: "
-           "one of them is off by up to {value} deviations", "constructed", _statistics,
-           "a fast inverse root; statistics of something other than the token",
-           is_largest_error=True, per_token=True,
-           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root.",
+           "one of them is off by up to {value} deviations", _statistics, is_largest_error=True, per_token=True,
            is_description=True),
 )  # fmt: skip

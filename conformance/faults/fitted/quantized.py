@@ -13,7 +13,6 @@ import numpy as np
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import FUNCTIONS, LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.hints import hint
 from conformance.faults.quantized import distance_to_tie, is_near_tie, quotients
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
@@ -127,11 +126,7 @@ def _result(step: Step, data: FitData) -> Fit | None:
 
 FITTED_LEVELS = (
     Fitted("precision-int8-inputs", LINEARS, "the inputs are rounded to eight bits, with a step that is computed in each call",
-           "constructed", _operands,
-           "dynamic quantisation, as by quantize_dynamic of torch or of ONNX Runtime; a zero point that is not subtracted",
-           equation="y = s (k − z) Wᵀ + b, or y = s k Wᵀ + b if the zero point is not subtracted", fix=hint("precision-*").repair,
-           is_largest_error=True, estimates="the levels of the inputs"),
-    Fitted("result-levels", FUNCTIONS | {"probs"}, "the result is rounded to multiples of {value}", "constructed", _result,
-           "a quantiser of eight bits after the step, which may be unsigned, whatever the function", is_largest_error=True,
-           equation="y = s min(max(round(f(x) / s), least), largest)", fix=hint("precision-*").repair, estimates="the levels"),
+           _operands, is_largest_error=True, estimates="the levels of the inputs"),
+    Fitted("result-levels", FUNCTIONS | {"probs"}, "the result is rounded to multiples of {value}", _result,
+           is_largest_error=True, estimates="the levels"),
 )  # fmt: skip

@@ -1,5 +1,5 @@
 """The search for sets of faults that explain an array: placements, trials, parameters, and the beam search over sets.
 
 It serves a failing step (`judge.step_problem`), unexposed layers (`diagnosis.unexposed_layers`) and the outputs of a black
-box (`diagnosis.printed_problem`), each as a `Problem`.
+box (`diagnosis.problem`), each as a `Problem`.
 """

@@ -54,12 +54,13 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
     fits: list[FittedFaults | None] = [problem.evaluate([*others, placement.of(wrong)])]
     moved = problem.evaluate([*others, placement.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
-        base, nudged = problem.value(others), problem.value(moved.placements)
+        at_right = [*others, placement.of(right)]  # Some mistakes are wrong with the correct number, too.
+        base, nudged = problem.value(at_right), problem.value(moved.placements)
         squares = problem.squares(others)
         pooling_index, before = int(squares.argmin()), float(squares.min())
         weights = problem.weights[pooling_index]
         slope = (nudged - base)[pooling_index] / (NUDGE * abs(wrong - right)) * weights
-        residual = problem.residual(others)[pooling_index] * weights
+        residual = problem.residual(at_right)[pooling_index] * weights
         energy = float((slope**2).sum())
         if energy > 0.0 and math.isfinite(energy):
             value = _within(placement.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))

@@ -91,7 +91,7 @@ ROWS = (
     row("heads-unsplit", "scores", "(query @ key.mT / root)[:, None].expand(-1, heads, -1, -1)", "", suits=HEADS),
     row("head-split-interleaved", "scores", "right(q=in_turns(query), k=in_turns(key))", suits=HEADS),
     row("head-split-unmoved", "scores", "right(q=query.reshape(q.shape), k=key.reshape(k.shape))", suits=HEADS),
-    row("layer-before-added", "scores", "right() + layers[-1].scores", suits="L > 1", where=LAST),
+    row("layer-before-added", "scores", "right() + layers[-1].scores", suits="L > 1", where=LAST, says=""),
     # softmax and mask
     row("softmax-temperature", "probs", "softmax(x / 2)", value=2.0),
     row("softmax-queries", "probs", "softmax(x, -2)"),
@@ -116,7 +116,7 @@ ROWS = (
     row("mask-sign", "probs", "softmax(scores - (~keep).to(scores) * torch.finfo(dtype).min)"),
     row("mask-sign-10000", "probs", "softmax(scores + (~keep).to(scores) * 10000)", dtypes=WIDE),
     row("mask-constant", "probs", "softmax(scores - (~keep).to(scores))", value=math.exp(-1.0)),
-    row("mask-filled", "probs", "softmax(where(keep, scores, -4.0))", value=-4.0),
+    row("mask-filled", "probs", "softmax(where(keep, scores, -4.0))", value=math.exp(-4.0)),
     row("mask-multiplied", "probs", "softmax(scores * keep)"),
     row("mask-added-raw", "probs", "softmax(scores + keep.to(scores))"),
     row("mask-after-softmax", "probs", "softmax(scores) * keep"),

@@ -1,1 +1,0 @@
-"""Files that reproduce a failure: its inputs and activations and a script that shows it."""
