@@ -18,7 +18,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, ScaledProduct
-from conformance.oracle.linear_maps import LinearMap, Roundings, identity
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.program import added
 from conformance.oracle.step import ProgramStep, Step, elementwise_roundings
 from conformance.oracle.trace import sum_variance
@@ -143,10 +143,6 @@ class Sum(ProgramStep):
     def program(self, *parents: Any) -> Any:
         """Return the elementwise sum."""
         return added(*parents)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return 1 for each parent."""
-        return tuple(identity() for _ in self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
