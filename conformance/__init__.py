@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
     from conformance.candidates.command.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
-    from conformance.candidates.output_map import OutputMap
-    from conformance.candidates.recorded.recorded_trace import RecordedTrace
+    from conformance.candidates.recorded_trace import RecordedTrace
     from conformance.candidates.registry import Implementation, ModuleRunner, load_implementation
+    from conformance.candidates.tables import OutputMap
     from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.run_check import check
     from conformance.checks.trace import Trace, trace
@@ -83,10 +83,10 @@ _PUBLIC = {
     "checks.run_check": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.registry": ("Implementation", "ModuleRunner", "load_implementation"),
-    "candidates.recorded.recorded_trace": ("RecordedTrace",),
+    "candidates.recorded_trace": ("RecordedTrace",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
-    "candidates.output_map": ("OutputMap",),
+    "candidates.tables": ("OutputMap",),
     "candidates.torch_implementation": ("TorchImplementation",),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

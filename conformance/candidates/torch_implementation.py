@@ -32,10 +32,9 @@ from conformance.candidates.capture import Showing, Tap, captured, hooked, requi
 from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
-from conformance.candidates.output_map import OutputMap
 from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.returned_value import ReturnedValue
-from conformance.candidates.table_messages import absent_tensor, folded, hint, is_of_another_architecture, never_drops
+from conformance.candidates.tables import OutputMap, absent_tensor, folded, hint, is_of_another_architecture, never_drops
 from conformance.candidates.uncovered import uncovered
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.candidates.arrays import Stream, pairs
-from conformance.candidates.recorded.recorded_trace import RecordedTrace, trace_of
+from conformance.candidates.recorded_trace import RecordedTrace, trace_of
 from conformance.candidates.registry import supports_of
 from conformance.checks.contract import named_features
 from conformance.model.activations import table

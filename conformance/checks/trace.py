@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from conformance import __version__
+from conformance.candidates import recorded_trace
 from conformance.candidates.arrays import pairs
-from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_trace import require_its_checkpoint
+from conformance.candidates.recorded_trace import require_its_checkpoint
 from conformance.candidates.registry import Runner, load_implementation, name_of
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import inputs_device, require_place
@@ -152,9 +152,9 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace to a file in the format defined in `candidates.recorded.file_format`."""
-    source = file_format.TraceOrigin(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
-    file_format.write(source, trace.batches, trace.activations, path)
+    """Write a trace to a file in the format defined in `candidates.recorded_trace`."""
+    source = recorded_trace.TraceOrigin(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
+    recorded_trace.write(source, trace.batches, trace.activations, path)
 
 
 def read(path: Path, golden: Golden) -> Trace:
@@ -164,7 +164,7 @@ def read(path: Path, golden: Golden) -> Trace:
         UsageError: if the file is not a trace, or a trace of weights other than the golden's.
         CandidateError: if the trace contains an unknown activation.
     """
-    recorded = file_format.read(path)
+    recorded = recorded_trace.read(path)
     require_its_checkpoint(recorded, golden)
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)

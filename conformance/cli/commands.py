@@ -14,7 +14,7 @@ from conformance.isolation.fork_server import started_context
 from conformance.names import printable
 
 if TYPE_CHECKING:
-    from conformance.candidates.recorded.file_format import Recorded
+    from conformance.candidates.recorded_trace import Recorded
     from conformance.cli.run_options import RunOptions
     from conformance.goldens.golden import Golden
 
@@ -111,7 +111,7 @@ def _traces(arguments: Namespace) -> "list[Recorded]":
 
     An invalid trace is reported when it is run; its `UsageError` is raised here only if no candidate is valid.
     """
-    from conformance.candidates.recorded.recorded_trace import trace_of
+    from conformance.candidates.recorded_trace import trace_of
 
     names = arguments.implementation or ()
     found, errors = [], []
@@ -161,8 +161,7 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
 
 def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
     """Return the goldens on which traces were recorded, by name; `own` is the golden of a local copy of their checkpoint."""
-    from conformance.candidates.recorded.file_format import digests_of
-    from conformance.candidates.recorded.recorded_trace import recorded_on
+    from conformance.candidates.recorded_trace import digests_of, recorded_on
 
     if keeps_inputs:
         raise UsageError("a recorded trace has its own inputs; omit --text and --batch")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.candidates.lookup import TRACE as TRACE_SUFFIX
-from conformance.candidates.recorded.file_format import read as read_recorded
-from conformance.candidates.recorded.recorded_trace import recorded_on
+from conformance.candidates.recorded_trace import read as read_recorded
+from conformance.candidates.recorded_trace import recorded_on
 from conformance.checks.trace import TRUTH, Trace, read, record, save, true_trace
 from conformance.cli.output import TRACE, formats_of, show_document, text_of, write
 from conformance.errors import Unavailable, Unsupported, UsageError

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from conformance.candidates import registry
-from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import Implementation, load_implementation
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check

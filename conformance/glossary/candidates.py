@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from conformance.candidates import command
-from conformance.candidates.recorded import file_format
+from conformance.candidates import command, recorded_trace
 from conformance.glossary.entry import Section, documentation
 
 _FOLDER = Path(command.__file__).parent
@@ -29,7 +28,7 @@ def sections(name: str) -> Iterator[Section]:
             title, _, text = section.partition("\n")
             yield title.lower(), tuple(text.strip().splitlines())
     else:
-        yield "the file", tuple(documentation(file_format.__name__).splitlines())
+        yield "the file", tuple(documentation(recorded_trace.__name__).splitlines())
 
 
 def names(written: str) -> tuple[str, ...]:

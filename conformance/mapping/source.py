@@ -1,13 +1,12 @@
 """The adaptor of a proposal as Python source: a `TorchImplementation` with `{layer}` patterns, and open questions as comments.
 
-The source is formatted as by ruff and Black with 88 columns, so that a formatter does not change it. Names of the module are
-validated before they are written, so that no name can become code.
+There is one line for each entry of a table, however long. Names of the module are validated before they are written, so that no
+name can become code.
 """
 
 import keyword
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from keyword import iskeyword
 from textwrap import wrap
 
@@ -34,49 +33,6 @@ LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "t
 _OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
 
-@dataclass(frozen=True)
-class _Call:
-    """An expression that is split over lines if it is too long: `function(arguments)`, or a tuple if `function` is empty."""
-
-    function: str
-    arguments: tuple["str | _Call", ...]
-    keyword: str = ""
-
-    def flat(self) -> str:
-        inner = ", ".join([_flat(a) for a in self.arguments] + ([self.keyword] if self.keyword else []))
-        inner += "," if not self.function and len(self.arguments) == 1 else ""
-        return f"{self.function}({inner})"
-
-
-_Expression = str | _Call
-
-
-def _flat(expression: _Expression) -> str:
-    return expression if isinstance(expression, str) else expression.flat()
-
-
-def _laid_out(before: str, expression: _Expression, indent: int) -> Iterator[str]:
-    """Yield `before`, the expression and a comma, on one line if it fits, else with one argument per line."""
-    yield from _broken(f"{' ' * indent}{before}", expression, indent, ",")
-
-
-def _broken(before: str, expression: _Expression, indent: int, after: str) -> Iterator[str]:
-    line = f"{before}{_flat(expression)}{after}"
-    if len(line) <= WIDTH or isinstance(expression, str):
-        yield line
-        return
-    yield f"{before}{expression.function}("
-    inner = " " * (indent + 4)
-    arguments = [*expression.arguments, *([expression.keyword] if expression.keyword else [])]
-    together = ", ".join(map(_flat, arguments))
-    if expression.function and len(inner) + len(together) <= WIDTH:
-        yield f"{inner}{together}"
-    else:
-        for argument in arguments:
-            yield from _broken(inner, argument, indent + 4, "," if len(arguments) > 1 or not expression.function else "")
-    yield f"{' ' * indent}){after}"
-
-
 def variable(proposal: Proposal) -> str:
     """Return the name of the variable that holds the implementation in the adaptor."""
     found = "_".join(w for w in words(proposal.name) if not w.isdigit()) or "module"
@@ -98,12 +54,10 @@ def _head(proposal: Proposal) -> Iterator[str]:
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(require_identifiers(home), []).append(name.partition(".")[0])
-    imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from ["import torch"] if proposal.call.takes_dtype else []
-    yield from _import("conformance", imports.pop("conformance"))
+    yield f"from conformance import {', '.join(public_names(proposal))}"
     yield ""  # between third-party and local imports, as in isort
-    for home, found in sorted(imports.items()):
-        yield from _import(home, sorted(found))
+    yield from (f"from {home} import {', '.join(sorted(found))}" for home, found in sorted(own.items()))
 
 
 def public_names(proposal: Proposal) -> list[str]:
@@ -112,11 +66,6 @@ def public_names(proposal: Proposal) -> list[str]:
     kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
     kinds += ["OutputMap"] if any(one.arrangement or one.packed for one in proposal.activations) else []
     return [*sorted([*kinds, "TorchImplementation"]), *used]
-
-
-def _import(home: str, names: Sequence[str]) -> list[str]:
-    line = f"from {home} import {', '.join(names)}"
-    return [line] if len(line) <= WIDTH else [f"from {home} import (", *(f"    {n}," for n in names), ")"]
 
 
 def body(proposal: Proposal) -> Iterator[str]:
@@ -135,17 +84,18 @@ def body(proposal: Proposal) -> Iterator[str]:
             )
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
-    yield from _build(proposal)
+    yield f"    build=lambda a: {proposal.builder.text},"
     yield "    parameters={"
-    for held in proposal.parameters:
-        yield from _laid_out(f'"{held.tensor.name}": ', _layout(held), 8)
+    yield from (f'        "{held.tensor.name}": {_layout(held)},' for held in proposal.parameters)
     yield "    },"
-    yield from _activations(proposal)
+    yield "    activations={"
+    yield from (f"        {_tap(one.tap)}: {_shown(one)}," for one in proposal.activations)
+    yield "    },"
     yield "    call=call,"
     ignored = [each_layer(name, "*").replace(HEAD, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
-            yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
+            yield f"    {what}=[{', '.join(map(_quoted, patterns))}],"
     yield from ["    supported=supported,"] if proposal.requirements else []
     if not proposal.is_trainable:
         yield "    evaluation_only=True,"
@@ -159,42 +109,18 @@ def _supported(requirements: Sequence[Requirement]) -> Iterator[str]:
     yield "    return None"
 
 
-def _build(proposal: Proposal) -> Iterator[str]:
-    line = f"    build=lambda a: {proposal.builder.text},"
-    if len(line) <= WIDTH:
-        yield line
-        return
-    function, _, inside = proposal.builder.text.partition("(")
-    nested, _, more = inside.partition("(")
-    if more:
-        yield f"    build=lambda a: {function}("
-        yield from _broken("        ", _Call(nested, tuple(more.removesuffix("))").split(", "))), 8, "")
-    else:
-        yield from _broken("    build=lambda a: ", _Call(function, tuple(inside.removesuffix(")").split(", "))), 4, ",")
-        return
-    yield "    ),"
-
-
 def _call(proposal: Proposal) -> Iterator[str]:
     yield "def call(model, batch):"
     filled = any(f"batch.{name}" in proposal.call.arguments for name in ("attention_mask", "token_type_ids"))
     yield from ["    batch = batch.filled()"] if filled else []
     yield from [f"    dtype = {DTYPE}"] if proposal.call.takes_dtype else []
     yield from _LENGTHS_ALONE if proposal.call.takes_lengths else []
-    made = _Call("model", tuple(map(_argument, _arguments(proposal.call.arguments))))
-    outputs = proposal.returned_outputs
-    if not outputs:
-        yield from _broken("    ", made, 4, "")
-    elif not outputs[0].selector:
-        yield from _broken("    hidden = ", made, 4, "")
-        yield from _last_layer(proposal)
-        yield f"    return {{{_output(outputs[0], proposal)}: {_arranged(outputs[0], 'hidden')}}}"
-    else:
-        yield from _broken("    outputs = ", made, 4, "")
-        yield from _last_layer(proposal)
+    yield f"    {'outputs = ' if proposal.returned_outputs else ''}model({proposal.call.arguments})"
+    yield from _last_layer(proposal)
+    if proposal.returned_outputs:
         yield "    return {"
-        for one in outputs:
-            yield f"        {_output(one, proposal)}: {_arranged(one, f'outputs{one.selector}')},"
+        for one in proposal.returned_outputs:
+            yield f"        {_output(one, proposal)}: outputs{one.selector}{one.arrangement.removeprefix('x')},"
         yield "    }"
 
 
@@ -214,26 +140,6 @@ def _output(one: Located, proposal: Proposal) -> str:
     return 'f"encoder.layer.{last}.output.LayerNorm"' if _is_last_hidden(one, proposal) else f'"{one.names[0]}"'
 
 
-def _arranged(one: Located, tensor: str) -> str:
-    return tensor + one.arrangement.removeprefix("x")
-
-
-def _argument(text: str) -> _Expression:
-    return _Call("dict", tuple(_arguments(text[5:-1]))) if text.startswith("dict(") else text
-
-
-def _arguments(text: str) -> list[str]:
-    """Split a text at commas outside of brackets."""
-    found, depth = [""], 0
-    for character in text:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += character
-    return [part.strip() for part in found]
-
-
 def _quoted(value: int | str) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
@@ -243,31 +149,8 @@ def _name(name: str) -> str:
     return f'f"{name.replace(_IN_LAYER, "{LAYER}")}"' if _IN_LAYER in name else f'"{name}"'
 
 
-def _layout(held: Held) -> _Expression:
-    """Return the expression of a layout, parsed from its text."""
-    made: _Expression | None = None
-    names = tuple(_name(n) for n in held.names)
-    functions = held.layout.partition("{}")[0].split("(")[:-1]
-    ends = held.layout.partition("{}")[2].split(")")[:-1]
-    for function, end in zip(reversed(functions), ends, strict=True):
-        made = _Call(function, names if made is None else (made,), end.removeprefix(", "))
-    return names[0] if made is None else made
-
-
-def _activations(proposal: Proposal) -> Iterator[str]:
-    yield "    activations={" if proposal.activations else "    activations={},"
-    for one in proposal.activations:
-        yield from _entry(one)
-    yield from ["    },"] if proposal.activations else []
-
-
-def _entry(one: Located) -> Iterator[str]:
-    """Yield a tap and its activations; a tap with arguments is split over lines if the name after it does not fit."""
-    tap, shown = _tap(one.tap), _shown(one)
-    if isinstance(shown, str) and tap.startswith("Tap(") and 8 + len(f"{tap}: {shown},") > WIDTH:
-        yield from ("        Tap(", f"            {tap.removeprefix('Tap(').removesuffix(')')}", f"        ): {shown},")
-    else:
-        yield from _laid_out(f"{tap}: ", shown, 8)
+def _layout(held: Held) -> str:
+    return held.layout.replace("{}", ", ".join(map(_name, held.names)))
 
 
 def _is_plain(tap: Tap) -> bool:
@@ -283,12 +166,12 @@ def _tap(tap: Tap) -> str:
     return f'Tap("{tap.path}", {", ".join(more)})'
 
 
-def _shown(one: Located) -> _Expression:
-    names: _Expression = _name(one.names[0]) if len(one.names) == 1 else _Call("", tuple(map(_name, one.names)))
+def _shown(one: Located) -> str:
+    names = _name(one.names[0]) if len(one.names) == 1 else f"({', '.join(map(_name, one.names))})"
     if not (one.arrangement or one.packed):
         return names
     parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
-    return _Call("OutputMap", (names, *([f"lambda x: {parts}"] if parts else [])), "packed=True" if one.packed else "")
+    return f"OutputMap({names}{f', lambda x: {parts}' if parts else ''}{', packed=True' if one.packed else ''})"
 
 
 def require_writable(proposal: Proposal) -> Proposal:

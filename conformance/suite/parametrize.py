@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from conformance.candidates.lookup import require_known
-from conformance.candidates.recorded.recorded_trace import trace_of
+from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import name_of
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Request

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance import golden_of, load_golden
-from conformance.candidates.recorded import file_format
+from conformance.candidates import recorded_trace
 from conformance.checks.trace import record, true_trace
 from conformance.errors import UsageError
 from conformance.implementations.hugging_face import HuggingFace
@@ -54,7 +54,7 @@ def test_a_saved_trace_is_read_by_diff(tmp_path: Path, command: Command) -> None
     assert (traced.code, "6×16×32" in traced.out.replace(" ", "")) == (0, True)
     assert command("diff", file, "golden:tiny").code == command("diff", file, "hf-eager", "--format", "json").code == 0
     with pytest.raises(UsageError, match="cannot be read as a trace"):
-        file_format.read(Path(__file__))
+        recorded_trace.read(Path(__file__))
 
 
 def test_a_failure_is_recorded_and_run_again_by_replay(results: Path, command: Command) -> None:

@@ -3,8 +3,6 @@
 import ast
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,19 +55,12 @@ def _architecture(golden: str = "tiny") -> Any:
 
 @pytest.mark.landing(name=[*COMPLETE][::3])
 @pytest.mark.parametrize(("name", "golden"), COMPLETE.items())
-def test_a_model_is_mapped_by_value_and_conforms_and_a_formatter_does_not_change_its_adaptor(
-    name: str, golden: str, tmp_path: Path
-) -> None:
+def test_a_model_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
     mapped = proposal(name)
     assert mapped.open == mapped.builder.open
     assert {held.evidence for held in mapped.parameters} <= {"value", "shape"}
     result = check(implementation_of(mapped), golden, depth="screen")
     assert result.outcome == "pass", str(result)
-    pytest.importorskip("ruff", reason="ruff is not installed")
-    (tmp_path / "adaptor.py").write_text(adaptor(mapped), "utf-8")
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--check", "--no-cache", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.landing(name=["UnscaledEncoder", "TanhBert"])

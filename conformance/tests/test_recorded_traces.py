@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
 from conformance import RecordedTrace, Unavailable, check, load_golden
-from conformance.candidates.recorded import file_format
-from conformance.candidates.recorded.recorded_trace import recorded_on
+from conformance.candidates import recorded_trace
+from conformance.candidates.recorded_trace import recorded_on
 from conformance.checks import candidate_device, integrity
 from conformance.checks.candidate_device import ViewedCandidate
 from conformance.checks.trace import record
@@ -34,7 +34,7 @@ TAMPERED = "encoder.layer.1.attention.output.dense"
 
 def as_described() -> Callable[[dict[str, Any]], str]:
     """Return the function `digest` of the snippet printed by `explain trace`."""
-    lines = documentation(file_format.__name__).splitlines()
+    lines = documentation(recorded_trace.__name__).splitlines()
     first = next(i for i, line in enumerate(lines) if "def digest" in line)
     last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
     names: dict[str, Any] = {"hashlib": hashlib}

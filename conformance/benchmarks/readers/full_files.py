@@ -16,7 +16,7 @@ import msgspec
 
 from conformance.benchmarks.readers.good_files import Reader
 from conformance.benchmarks.resources import status_mib
-from conformance.candidates.recorded.file_format import TraceOrigin
+from conformance.candidates.recorded_trace import TraceOrigin
 from conformance.checks.repro import REPLAY
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT

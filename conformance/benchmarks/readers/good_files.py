@@ -13,8 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from conformance.candidates import recorded_trace as recorded_form
 from conformance.candidates.command.command import ProgramProcess, written
-from conformance.candidates.recorded import file_format as recorded_form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values

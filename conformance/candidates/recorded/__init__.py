@@ -1,1 +1,0 @@
-"""Recorded traces: files of activations, computed by any library on any machine."""
