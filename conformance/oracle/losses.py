@@ -78,7 +78,7 @@ class Labelled(Step):
 
     def of_rows(self, x: Array) -> Array:
         """Return what an array in the shape of the logits contains at the labelled rows."""
-        return self.scores(x)[self._labels != IGNORED_LABEL]
+        return as_array(self.scores(x)[self._labels != IGNORED_LABEL])
 
     @cached_property
     def log_softmax(self) -> LogSoftmax:
@@ -223,11 +223,11 @@ class Targeted(Step):
         """The logits x, (B, C)."""
         return self.parents[-1]
 
-    def term(self, x: Array) -> Any:
+    def term(self, x: Any) -> Any:
         """Return a term l(x, t) of the mean, (B, C), a program of the logits."""
         raise NotImplementedError
 
-    def slope(self, x: Array) -> Any:
+    def slope(self, x: Any) -> Any:
         """Return the derivative ∂l/∂x of a term, (B, C), a program of the logits."""
         raise NotImplementedError
 
@@ -235,12 +235,12 @@ class Targeted(Step):
 class Squared(Targeted):
     """The terms are l = (x − t)²."""
 
-    def term(self, x: Array) -> Any:
+    def term(self, x: Any) -> Any:
         """Return (x − t)²."""
         difference = x - self.targets
         return difference * difference
 
-    def slope(self, x: Array) -> Any:
+    def slope(self, x: Any) -> Any:
         """Return 2 (x − t)."""
         return call(x - self.targets) * 2.0
 
@@ -248,11 +248,11 @@ class Squared(Targeted):
 class BinaryEntropy(Targeted):
     """The terms are l = −t log σ(x) − (1 − t) log σ(−x)."""
 
-    def term(self, x: Array) -> Any:
+    def term(self, x: Any) -> Any:
         """Return max(x, 0) − t x + log(1 + exp(−|x|)); (1 − t) x − log σ(x) has parts that are no larger."""
         return np.maximum(x, 0.0) - call(x * self.targets) + call(np.log(1.0 + np.exp(-np.maximum(x, -x))))
 
-    def slope(self, x: Array) -> Any:
+    def slope(self, x: Any) -> Any:
         """Return σ(x) − t."""
         return call(call(expit(x)) - self.targets)
 
