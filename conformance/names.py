@@ -100,3 +100,16 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> list[str]:
     """Return the lines of a text, each as `printable` returns it, with tabs expanded."""
     return [printable(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]
+
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name, in lower case, split at dots, underscores, capitals and digits.
+
+    Example:
+        >>> words("blocks.0.attnNorm_w1")
+        ['blocks', '0', 'attn', 'norm', 'w', '1']
+    """
+    return [word.lower() for word in _WORD.findall(name)]

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.mapping.name_scores import words
 from conformance.mapping.signature import parameters_of
+from conformance.names import words
 
 # Parts of argument names that identify an array; the first match counts.
 _PARTS = {
@@ -34,8 +34,6 @@ _ALLOWED, _AT_PADDING = (*_SHAPES, *(f"{m}.bool()" for m in _SHAPES)), tuple(f"{
 # Finite, since 0 · −∞ is NaN; in the module's dtype, so that its scores are not promoted to float32.
 _ADDED = tuple(f"(1 - {m}.to(dtype)) * torch.finfo(dtype).min" for m in _SHAPES)
 DTYPE = "next(model.parameters()).dtype"
-
-_IN_ORDER = "input_ids, attention_mask, token_type_ids"  # the arrays in the order of Hugging Face's forward methods
 
 # A module with a single argument may take all arrays in one dictionary.
 _ALL = "dict(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask)"
@@ -84,26 +82,23 @@ class Signature:
     Attributes:
         parameters: all parameters except `*args` and `**kwargs`.
         matching: for each array of a batch, the names of the parameters that may be it, the likeliest first.
-        starred: `*args` and `**kwargs`, as they are written.
     """
 
     parameters: Sequence[inspect.Parameter]
     matching: Mapping[str, Sequence[str]]
-    starred: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: nn.Module) -> "Signature":
         """Return the signature of a module; its first unidentified parameter is the token ids if no name identifies them."""
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
         wrapped = getattr(module, "_orig_mod", module)  # what torch.compile(module) wraps in a module that takes any arguments
         every = parameters_of(wrapped.forward, f"forward of {type(module).__name__}")
-        parameters = [p for p in every if p.kind not in stars]
+        parameters = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names = {array: [p.name for p in parameters if _array(p) == array] for array in _PARTS}
         matching = {array: [array] if array in found else found for array, found in names.items() if found}
         if "input_ids" not in matching and parameters:
             unidentified = [p.name for p in parameters if not _array(p)]
             matching["input_ids"] = [(unidentified or [parameters[0].name])[0]]
-        return cls(parameters, matching, tuple(f"{stars[p.kind]}{p.name}" for p in every if p.kind in stars))
+        return cls(parameters, matching)
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -124,22 +119,6 @@ class Signature:
             others = {name: array for name, array in self.fields.items() if array != "attention_mask"}
             yield from ({**others, p.name: "attention_mask"} for p in self.unknown if not (_array(p) or _is_position(p)))
 
-    def explained(self) -> str:
-        """Return what forward takes: one line for each parameter, with the array that it is taken for."""
-        if not self.parameters:
-            return f"Its forward takes {' and '.join(self.starred) or 'nothing'}, so the names of its inputs are unknown."
-        return "\n".join(["Its forward takes", *(f"  {p}: {self._meaning(p)}" for p in self.parameters)])
-
-    def _meaning(self, parameter: inspect.Parameter) -> str:
-        if parameter.name in self.fields:
-            return f"taken for {self.fields[parameter.name]}"
-        other = next((array for array, names in self.matching.items() if parameter.name in names), "")
-        if other:
-            return f"may be {other}"
-        if parameter in self.unknown:
-            return "its name is no usual name of an array"
-        return "left at its default" if parameter.default is not parameter.empty else "given None"
-
 
 def calls(module: nn.Module) -> Iterator[Call]:
     """Yield every possible way of calling a module, the likeliest by names first."""
@@ -155,24 +134,6 @@ def calls(module: nn.Module) -> Iterator[Call]:
             choices = [[*choices[0], _ALL]]
         for chosen in product(*choices):
             yield Call(", ".join(_written(signature.parameters, taken, chosen)), notes, objects)
-
-
-def wrapper(module: nn.Module) -> str:
-    """Return the Python source of the start of a subclass whose forward method takes the arrays of a batch by their own names."""
-    signature, name = Signature.of(module), type(module).__name__
-    asked_for = [p for p in signature.parameters if p.name in signature.fields or p in signature.unknown]
-    given = ", ".join(f"{p.name}={_made(p, signature.fields.get(p.name, '...'))}" for p in asked_for) or _IN_ORDER
-    return (
-        f"class Mapped{name}({name}):\n"
-        "    def forward(self, input_ids, token_type_ids, attention_mask):  # int64 (B, S); the mask is 1 at tokens, 0 at padding\n"
-        f"        return super().forward({given})"
-    )
-
-
-def _made(parameter: inspect.Parameter, array: str) -> str:
-    """Return the expression of an array, wrapped in the class with which the parameter is annotated, if that is not a tensor."""
-    kind = _own_class(parameter)
-    return f"{kind.__name__}({array})" if kind else array
 
 
 def _own_class(parameter: inspect.Parameter) -> type | None:

@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 
 from conformance.mapping.forward_pass import Operations
-from conformance.mapping.name_scores import score
 from conformance.mapping.tensors import ParameterSource, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.names import words
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, sidak_share
@@ -33,6 +33,29 @@ Evidence = Literal["value", "shape", "name", "tie", "absent"]
 Choice = Mapping[str, ParameterSource]  # sources by Hugging Face's names of the parameters in layer 0
 WORDS = "bert.embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name of the second use of the word embeddings
+
+# Words in the names of an activation's parameters, by the end of the activation's name.
+_OF_ACTIVATION = {
+    "word_embeddings": "word words token tokens tok vocab wte",
+    "position_embeddings": "position positions pos wpe place places",
+    "token_type_embeddings": "type types segment segments seg kind kinds",
+    "embeddings.LayerNorm": "embedding embeddings embed emb norm ln",
+    "self.query": "q query queries wq",
+    "self.key": "k key keys wk",
+    "self.value": "v value values wv",
+    "attention.output.dense": "attention attn o out output proj dense wo merge",
+    "attention.output.LayerNorm": "attention attn norm ln 1",
+    "intermediate.dense": "intermediate mlp ff ffn up in inner fc expand 1",
+    "output.dense": "output mlp ff ffn down out fc proj contract 2",
+    "output.LayerNorm": "output mlp ff ffn final norm ln 2",
+    "pooler.dense": "pool pooler pooled",
+    "transform.dense": "mlm lm transform head predictions dense",
+    "transform.LayerNorm": "mlm lm transform head predictions norm ln",
+    "predictions.decoder": "mlm lm decoder logits output unembed head",
+    "seq_relationship": "nsp next sentence relationship seq pair",
+    "classifier": "classifier class classes cls labels",
+}
+_OF_ROLE = {"weight": "weight w gamma scale kernel g a table", "bias": "bias b beta offset shift"}
 
 
 @dataclass(frozen=True)
@@ -338,3 +361,13 @@ def _is_head(row: Activation) -> bool:
 
 def _go_together(weight: ParameterSource, bias: ParameterSource) -> bool:
     return weight.key != bias.key and (weight.form.parts, weight.piece) == (bias.form.parts, bias.piece)
+
+
+def score(name: str, row: Activation, role: str) -> int:
+    """Return the number of words in a tensor's name that match the parameter of this activation and role."""
+    known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=lambda item: -len(item[0])) if row.name.endswith(end)), "")
+    return len(_said(name, known)) + len(_said(name, _OF_ROLE[role]))
+
+
+def _said(name: str, known: str) -> set[str]:
+    return set(words(name)) & set(known.split())

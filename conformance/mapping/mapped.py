@@ -1,5 +1,6 @@
 """Mapping of a class, a function or an instance to a proposal, and to an implementation that can be run."""
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
-from conformance.mapping.call import Call, Signature, calls, wrapper
+from conformance.mapping.call import Call, calls
 from conformance.mapping.forward_pass import PROBE, ForwardPass, batch_for, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.implementation import at_another_depth, implementation_of
@@ -318,9 +319,9 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, B
             found.append((not _same_where_real(result, again, given), call, given))
     if not found:
         raise CandidateError(
-            f"no way of calling it gives a tensor. {Signature.of(module).explained()}\n"
-            f"The first call that was tried, model({next(calls(module)).arguments}):\n{errors[0]}"
-            f"Give instead a class that calls it, such as\n\n{wrapper(module)}\n"
+            f"no way of calling it gives a tensor. Its forward takes {inspect.signature(module.forward)}. The first call that was "
+            f"tried, model({next(calls(module)).arguments}):\n{errors[0]}Give instead a class whose forward takes input_ids, "
+            "token_type_ids and attention_mask, int64 (B, S), and calls it"
         )
     yield from ((place, call, given) for place, (_, call, given) in sorted(enumerate(found), key=lambda one: one[1][0]))
 

@@ -14,12 +14,11 @@ from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import HEAD, LAYER, each_layer
 from conformance.errors import UsageError
 from conformance.mapping.call import DTYPE
-from conformance.mapping.name_scores import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.signature import Requirement
 from conformance.mapping.taps import Located
 from conformance.model.activations import last_hidden
-from conformance.names import printable
+from conformance.names import printable, words
 
 WIDTH = 88
 _IN_LAYER = f"encoder.layer.{LAYER}"
