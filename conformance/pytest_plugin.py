@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conformance.judge.depth import DEPTHS
+from conformance.judge import DEPTHS
 
 if TYPE_CHECKING:
     from conformance.checks.recording import Recording

@@ -30,8 +30,7 @@ import torch
 from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.resources import Seconds, median, peak_mib, ratio, times
 from conformance.benchmarks.subject import LAYERS, Backward, Subject
-from conformance.judge import cache
-from conformance.judge.depth import DEPTHS
+from conformance.judge import DEPTHS, cache
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import IN_MEMORY
 from conformance.numerics.devices import description

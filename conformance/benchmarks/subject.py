@@ -12,8 +12,7 @@ from conformance import golden_of
 from conformance.checks.backward_passes import backward_passes_of
 from conformance.checks.check import Request
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge import cache
-from conformance.judge.depth import Depth
+from conformance.judge import Depth, cache
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic

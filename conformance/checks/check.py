@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.case import Case
 
 if TYPE_CHECKING:

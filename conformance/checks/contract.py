@@ -13,7 +13,7 @@ from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Implementation, Runner, supports_of
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
-from conformance.judge.validate import accepted_array, row_of
+from conformance.judge.requirements import accepted_array, row_of
 from conformance.model.architecture import FEATURES, Architecture, features_of
 from conformance.model.checkpoint import Checkpoint, own_copies
 from conformance.numerics.formats import Array

@@ -12,7 +12,7 @@ from conformance.checks.check import Request
 from conformance.checks.judgement import Judgement
 from conformance.checks.passes import Pass, forward_passes
 from conformance.errors import CandidateError, NotApplicable
-from conformance.judge.validate import accepted_array
+from conformance.judge.requirements import accepted_array
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses

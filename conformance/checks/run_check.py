@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conformance.checks.check import USUAL, Plan, Request
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden

@@ -19,7 +19,7 @@ from conformance.checks.contract import accepted, prepared, require_support
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden
-from conformance.judge.validate import row_of
+from conformance.judge.requirements import row_of
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -64,7 +64,7 @@ class Trace:
     library: str = field(default="", repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    _repr_html_ = deferred("report.trace.trace_document:trace_fragment")
+    _repr_html_ = deferred("report.trace_report:trace_fragment")
 
 
 def trace(

@@ -80,15 +80,16 @@ def argument_parser() -> argparse.ArgumentParser:
     _add_explain(
         command("explain", "explain a name in a report: meaning, equation, usual cause, repair; without a name: list all names")
     )
-    add_run_arguments(
-        command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run")
-    )
+    run = command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run")
+    add_run_arguments(run)
+    _add_verbose(run)
     _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
     report = command(
         "report", "make one report from one or more results files", "commands:report", formats=("pretty", *REPORT_FORMATS)
     )
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="a results file, results.jsonl")
     _add_output(report, REPORT_FORMATS)
+    _add_verbose(report)
     trace = command(
         "trace", "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation"
     )
@@ -105,6 +106,7 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     again = command("replay", "repeat a saved failure, or every failure of a results file", "commands:replay")
     again.add_argument("file", type=Path, metavar="FILE", help="a file of `failures/`, or a results file")
+    _add_verbose(again)
     kept = command("cache", "show or clear the data kept between runs", "commands:cache", formats=("pretty", "json"))
     kept.add_argument("--clear", action="store_true", help="remove all entries")
     _add_map(command("map", "propose the registration of a module with unknown names, and write its adaptor"))
@@ -121,6 +123,17 @@ def _described(says: str) -> dict[str, Any]:
 def _add_format(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     parser.add_argument(
         "--format", choices=formats, default="pretty", help="format of what is printed (default: pretty, for people)"
+    )
+
+
+def _add_verbose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        dest="format",
+        action="store_const",
+        const="long",
+        help="print what the report leaves out: the numbers that a pass confirms, every check, scripts of failures",
     )
 
 
@@ -199,7 +212,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         type=positive_integer,
         metavar="N",
         help="number of features that the system shortens embeddings to, before it normalises them (default: the directory's "
-        "truncate_dim; or, if all others are null, that of the first ones)",
+        "truncate_dim)",
     )
     parser.add_argument(
         "--dtype",

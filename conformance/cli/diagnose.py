@@ -12,19 +12,19 @@ from conformance.cli.output import show_document
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose
 from conformance.diagnosis.outputs import features_of
-from conformance.diagnosis.outputs_file import Given, name_of, read_outputs
+from conformance.diagnosis.outputs_file import Given, name_of, read
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
 from conformance.model.directory import load_directory
 from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.model.tokenizer import tokenized, words
-from conformance.report.diagnosis_document import document
+from conformance.report.diagnosis_report import document
 
 
 def run(arguments: Namespace) -> int:
     """Run `diagnose`; return 0 if the correct network explains the outputs, else 1."""
-    given, source = read_outputs(arguments.outputs), name_of(arguments.outputs)
+    given, source = read(arguments.outputs), name_of(arguments.outputs)
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
     tables = _named(given, arguments)

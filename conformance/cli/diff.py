@@ -49,8 +49,8 @@ def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
 
 def _of_results(before: Path, after: Path) -> Comparison:
     """Compare two results files."""
-    from conformance.report.changes.changes import changes
-    from conformance.report.changes.changes_document import document, rows
+    from conformance.report.changes import changes
+    from conformance.report.changes_report import document, rows
     from conformance.results.file import read_results
 
     found = changes(read_results(before), read_results(after), (str(before), str(after)))
@@ -60,9 +60,8 @@ def _of_results(before: Path, after: Path) -> Comparison:
 def _of_traces(arguments: Namespace) -> Comparison:
     """Compare two candidates, traces or goldens."""
     from conformance.cli.trace import in_a_worker, subject, traced
-    from conformance.report.difference.difference import compare, judged
-    from conformance.report.difference.difference_document import document, rows
-    from conformance.report.difference.difference_view import difference_view
+    from conformance.report.difference import compare, judged
+    from conformance.report.difference_report import difference_view, document, rows
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))

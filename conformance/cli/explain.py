@@ -2,12 +2,11 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from conformance.cli.output import show_document
-from conformance.glossary.entry import Entry
 from conformance.glossary.index import entries_of_words, summaries
-from conformance.report.document import Block, Document, Heading, Items, Paragraph
+from conformance.report.document import Document, Row
 
 
 def run(arguments: Namespace) -> int:
@@ -16,35 +15,20 @@ def run(arguments: Namespace) -> int:
     Raises:
         UnknownNameError: there is no entry for a name.
     """
-    if not arguments.name:
+    plain: object
+    if arguments.name:
+        asked = entries_of_words(arguments.name)
+        document, plain = Document("entries", {"entries": asked}), [entry.as_dict() for entry in asked]
+    else:
         found = summaries()
-        _show(
-            Document("names", tuple(_listing(found))),
-            {group: dict(meanings) for group, meanings in found.items()},
-            arguments.format,
-        )
-        return 0
-    asked = entries_of_words(arguments.name)
-    document = Document("names", tuple(block for entry in asked for block in _blocks(entry)))
-    _show(document, [entry.as_dict() for entry in asked], arguments.format)
+        tables = [(f"{group}s", [group, "meaning"], _rows(meanings)) for group, meanings in found.items()]
+        document, plain = Document("names", {"tables": tables}), {group: dict(meanings) for group, meanings in found.items()}
+    if arguments.format == "json":
+        print(json.dumps(plain, ensure_ascii=False, indent=2))
+    else:
+        show_document(document, arguments.format)
     return 0
 
 
-def _show(document: Document, plain: object, form: str) -> None:
-    if form == "json":
-        print(json.dumps(plain, ensure_ascii=False, indent=2))
-    else:
-        show_document(document, form)
-
-
-def _blocks(entry: Entry) -> Iterator[Block]:
-    yield Heading(entry.name, entry.group)
-    yield Paragraph(entry.summary)
-    yield Items(tuple((title, *lines) for title, lines in entry.sections))
-
-
-def _listing(found: Mapping[str, Mapping[str, str]]) -> Iterator[Block]:
-    for group, meanings in found.items():
-        yield Heading(f"{group}s")
-        width = max(map(len, meanings))
-        yield from (Paragraph(f"{name:<{width}}  {meaning.partition('. ')[0]}") for name, meaning in meanings.items())
+def _rows(meanings: Mapping[str, str]) -> list[Row]:
+    return [(name, meaning.partition(". ")[0]) for name, meaning in meanings.items()]

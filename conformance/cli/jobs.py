@@ -73,7 +73,7 @@ def run_jobs(command: Sequence[str], jobs: int, out: Path, how: str, *, resume: 
         if not resume:
             shutil.rmtree(path.parent / PARTS, ignore_errors=True)
         (path.parent / PARTS).mkdir(exist_ok=True)  # it marks the results beside it as those of an earlier run
-        codes, is_interrupted = _ended([*command, "--format", how], folders)
+        codes, is_interrupted = _ended(command, folders)
         shards = [shard for folder in folders for shard in _shard(folder)]
         if [shard.footer and shard.footer.exit_code for shard in shards] == codes:  # a refused shard ends by another code
             results = in_one(shards)

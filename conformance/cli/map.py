@@ -3,14 +3,13 @@
 import json
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.cli.output import show_document
 from conformance.errors import UsageError
-from conformance.report.document import Block, Code, Document, Heading, Items, Paragraph
+from conformance.report.document import Document, Span
 
 if TYPE_CHECKING:
     from conformance.mapping.proposal import Proposal
@@ -47,7 +46,7 @@ def run(arguments: Namespace) -> int:
         )
     else:
         output = None if refusal else arguments.output
-        show_document(Document(found.name, tuple(_blocks(found, output))), arguments.format)
+        show_document(_document(found, output), arguments.format)
     if refusal:
         raise refusal
     return 0 if found.is_runnable else 1
@@ -93,28 +92,33 @@ def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
     return proposed(factory, path, Path(home).stem if home.endswith(".py") else home, architecture)
 
 
-def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
-    from conformance.mapping.source import variable
-
+def _document(found: "Proposal", output: Path | None) -> Document:
     computed, of = found.coverage
     layers = found.architecture.num_hidden_layers
     matching = f"{computed} of {of} activations of a network of {layers} layers match the oracle"
-    yield Heading(found.name, matching, "good" if computed == of else "odd")
-    yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
-    for what, rows in groupby(found.rows(), key=lambda row: row[0]):
-        yield Heading(what, close=True)
-        yield Code(_columns([(evidence, name, proposed) for _, name, proposed, evidence in rows]), wrapped=True)
-    for kind, sentences in (("open", found.open), ("differs", found.differs)):
-        if sentences:
-            yield Heading(kind, str(len(sentences)), "odd")
-            yield Items(tuple((sentence,) for sentence in sentences))
-    if output and not found.parameters:
-        yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
-    elif output and not found.is_runnable:
-        yield Paragraph(f"the adaptor is in {output}; answer its open questions there before it is run")
-    elif output:
-        name = shlex.quote(f"{output}:{variable(found)}")
-        yield Paragraph(f"the adaptor is in {output}; next: bert-conformance run -i {name}{_smallest_golden(found)}")
+    view = {
+        "found": found,
+        "matching": Span(matching, "good" if computed == of else "odd"),
+        "tables": [
+            (what, [(evidence, name, proposed) for _, name, proposed, evidence in rows])
+            for what, rows in groupby(found.rows(), key=lambda row: row[0])
+        ],
+        "questions": [(kind, texts) for kind, texts in (("open", found.open), ("differs", found.differs)) if texts],
+        "next": _next(found, output) if output else "",
+    }
+    return Document("map", view, found.name)
+
+
+def _next(found: "Proposal", output: Path) -> str:
+    """Return a sentence on the adaptor that was written, with the command that runs it."""
+    from conformance.mapping.source import variable
+
+    if not found.parameters:
+        return f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's"
+    if not found.is_runnable:
+        return f"the adaptor is in {output}; answer its open questions there before it is run"
+    name = shlex.quote(f"{output}:{variable(found)}")
+    return f"the adaptor is in {output}; next: bert-conformance run -i {name}{_smallest_golden(found)}"
 
 
 def _smallest_golden(found: "Proposal") -> str:
@@ -126,9 +130,3 @@ def _smallest_golden(found: "Proposal") -> str:
         if not any(eval(each.lacking, {"a": a}) for each in found.requirements):
             return f" --golden {name}"
     return ""
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as text; each column except the last is padded to its longest entry."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join("  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]) for row in rows)

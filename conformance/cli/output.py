@@ -13,7 +13,7 @@ from conformance.cli.streams import unescaped
 from conformance.errors import OutputError, UsageError
 from conformance.report.document import Document
 from conformance.report.output_formats import REPORT_FORMATS
-from conformance.report.run.run_document import document
+from conformance.report.run import document
 from conformance.report.terminal import PIPED, show
 from conformance.results.records import Results
 
@@ -73,9 +73,9 @@ def show_document(shown: Document, name: str) -> None:
 
 
 def show_results(results: Results, name: str) -> None:
-    """Print results to standard output in the format `pretty` or in one of `REPORT_FORMATS`."""
-    if name == "pretty":
-        show(document(results), console())
+    """Print results to standard output in the format `pretty`, in `long` with what is folded, or in one of `REPORT_FORMATS`."""
+    if name in ("pretty", "long"):
+        show(document(results), console(), is_long=name == "long")
     else:
         sys.stdout.write(REPORT_FORMATS[name].of_results(results))
 

@@ -118,7 +118,7 @@ def reported(results: Results, out: Path, how: str, require_unchanged: Callable[
         except OutputError as error:
             lost.append(error)
     show_results(results, how)
-    if how == "pretty":
+    if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:
         print(f"bert-conformance: {loss}", file=sys.stderr)

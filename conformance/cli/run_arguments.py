@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance.checks.check import EXAMPLES
 from conformance.cli.argument_types import add_checkpoint, add_inputs, positive_integer, seconds, size
-from conformance.judge.depth import DEPTHS
+from conformance.judge import DEPTHS
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

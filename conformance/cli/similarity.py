@@ -19,15 +19,16 @@ from conformance.diagnosis.outputs_file import read
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.golden import Golden
-from conformance.judge.cosines import EMBEDDING, RoundedCosines, compare_ranks
+from conformance.judge.cosines import EMBEDDING, RankChange, RankComparison, RoundedCosines, compare_ranks
 from conformance.judge.threads import products_on_one_thread
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.files import read_text, reading
 from conformance.numerics.arithmetic import as_captured, hypotheses
 from conformance.numerics.formats import Array, Format, format_named
 from conformance.oracle import Network
-from conformance.report.similarity_document import document
+from conformance.report.document import Document, Row
 
+_WIDTH = 24  # maximum length of a text in the table
 LEAST = 3  # number of texts: two texts form a single pair, which has no rank
 
 
@@ -120,3 +121,27 @@ def _stored(file: Path, golden: Golden, computed: Format) -> tuple[Array, Array]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
         raise UsageError(f"{file} has {', '.join(outputs)}; expected one table of embeddings with a complete row for each text")
     return embeddings[0].values, embeddings[0].units ** 2 / 12.0
+
+
+def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
+    """Return the document: verdict, subject of the comparison, error of each system against the oracle, pairs that change rank."""
+    changes = f"{len(found.changes)} of {found.pairs} pairs of texts change rank, in {found.discordant} changes of order"
+    explained = "rounding explains all of them" if found.explained else f"rounding does not explain {found.unexplained} of these"
+    verdict = f"{changes}; {explained}" if found.changes else "no pair of texts changes rank"
+    sentences = [
+        f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}",
+        *(
+            f"{letter}: {name}, {dtype}; the largest error of a cosine against the oracle is {excess:.3g} of its limit, "
+            f"{'within' if excess <= 1.0 else 'beyond'} what rounding explains"
+            for letter, name, dtype, excess in zip("AB", names, dtypes, found.excess, strict=True)
+        ),
+    ]
+    view = {"sentences": sentences, "rows": [_row(change, texts) for change in found.changes]}
+    return Document("similarity", view, verdict, "good" if found.explained else "bad")
+
+
+def _row(change: RankChange, texts: Sequence[str]) -> Row:
+    short = (texts[i] if len(texts[i]) <= _WIDTH else f"{texts[i][: _WIDTH - 1]}…" for i in change.texts)
+    pair = " / ".join(f"{i + 1} {text}" for i, text in zip(change.texts, short, strict=True))
+    orders = (str(change.discordant), str(change.unexplained), f"{change.excess:.3g}")
+    return pair, *(f"{c:.6f}" for c in change.cosines), *orders, *map(str, change.ranks)

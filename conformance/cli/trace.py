@@ -20,8 +20,8 @@ from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.report.output_formats import DOCUMENT_FORMATS
-from conformance.report.trace.trace_document import document, rows
-from conformance.report.trace.trace_view import trace_view
+from conformance.report.trace_report import document, rows
+from conformance.report.trace_view import trace_view
 
 USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and with texts
 

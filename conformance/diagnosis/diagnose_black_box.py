@@ -51,8 +51,7 @@ def diagnose(
             which are exact in their format; nested lists of numbers, as text if their digits count; or `OutputTable`s.
         dtype: the format that the system computes in.
         pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
-        dimensions: number of features that embeddings are shortened to before they are normalised; None: if all others are null in
-            every row, the number of the first ones, else all.
+        dimensions: number of features that embeddings are shortened to before they are normalised; None: all.
         words: the token of each id, used to report a missing prefix; ids are used if None.
         time_limit: seconds after which the search ends with the best result so far; the correct network is always judged.
         clock: function that returns the time in seconds.

@@ -8,8 +8,7 @@ place of that format; if it was printed as well, the variances of the two roundi
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -56,7 +55,7 @@ def resolved(
     """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
 
     `computed` is the format in which the numbers were computed; those stored in a narrower format have that format's rounding.
-    Embeddings of `dimensions` features, or with nulls in place of all others, are shortened.
+    Embeddings have `dimensions` features if that is given, else all of the network's.
 
     Raises:
         UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
@@ -70,7 +69,9 @@ def resolved(
         if target in found:
             raise UsageError(f"{name} is given twice, under two names")
         if target == EMBEDDING:
-            part, width = _shortened(part, architecture.hidden_size, dimensions)
+            width, whole = dimensions or architecture.hidden_size, architecture.hidden_size
+            if not 0 < width <= whole:
+                raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, as the network has")
             row = Activation(EMBEDDING, "", (), ("batch", "feature"), width, "")
         else:
             row = rows[target]
@@ -78,35 +79,6 @@ def resolved(
     if all(np.isnan(numbers.values).all() for numbers in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
     return found
-
-
-def _shortened(part: OutputTable, whole: int, dimensions: int | None) -> tuple[OutputTable, int]:
-    """Return a table of embeddings without the nulls behind its first features, and the number of features.
-
-    Args:
-        part: the table.
-        whole: number of features of the network.
-        dimensions: number of features that are declared; None: those before the nulls, if each row has as many.
-
-    Raises:
-        UsageError: the number is not between 1 and `whole`.
-    """
-    rows = part.values if depth(part.values) > 1 else [part.values]  # one text may be given without its batch axis
-    each = {_before_nulls(row) for row in rows if isinstance(row, list | tuple) and len(row) == whole} - {0}
-    # Where a shape is printed, nulls stand for numbers that were not.
-    before = each.pop() if len(each) == 1 and "features" not in part.parts and part.shape is None else whole
-    width = dimensions or before
-    if not 0 < width <= whole:
-        raise UsageError(f"embeddings of {width} dimensions are declared, expected 1 to {whole}, the features of the network")
-    if before != width or width == whole:
-        return part, width
-    cut = [row[:width] if isinstance(row, list | tuple) else row for row in rows]
-    return replace(part, values=cut if depth(part.values) > 1 else cut[0]), width
-
-
-def _before_nulls(row: Sequence[Any]) -> int:
-    """Return the number of elements before the nulls at the end of a row."""
-    return next((number for number in range(len(row), 0, -1) if row[number - 1] is not None), 0)
 
 
 def features_of(part: OutputTable) -> int | None:

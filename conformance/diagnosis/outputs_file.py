@@ -10,10 +10,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,22 +115,27 @@ class Given:
     texts: tuple[str, ...] = ()
 
 
-def read(file: Path) -> Given:
+def read(path: Path) -> Given:
     """Read a `.npy`, `.npz`, `.safetensors`, `.parquet` or `.json` file, or a text file with JSON or printed tables.
+
+    A pipe, or standard input for `-`, may have any of these contents.
 
     Raises:
         UsageError: the file cannot be read, or contains no outputs.
         DependencyMissingError: the file is a Parquet file and pyarrow is not installed.
     """
     readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays, ".npy": _array, ".parquet": _parquet}
-    with reading(file, "outputs", UsageError):
-        found = readers.get(file.suffix, _text)(file)
-    if not found.tables:
+    with reading(name_of(path), "outputs", UsageError), _as_file(path) as file:
+        try:
+            given = readers.get(file.suffix, _text)(file)
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(file), name_of(path))) from error
+    if not given.tables:
         raise UsageError(
-            f"{file} holds no outputs, only {', '.join(found.inputs) or 'texts'}; expected last_hidden_state, pooler_output, "
-            "embedding, logits or the name of an activation"
+            f"{name_of(path)} holds no outputs, only {', '.join(given.inputs) or 'texts'}; expected last_hidden_state, "
+            "pooler_output, embedding, logits or the name of an activation"
         )
-    return found
+    return given
 
 
 def _text(file: Path) -> Given:
@@ -252,54 +257,25 @@ def name_of(path: Path) -> str:
     return "standard input" if path == STANDARD_INPUT else str(path)
 
 
-def read_outputs(path: Path) -> Given:
-    """Return the outputs in a file, in a pipe, or, for `-`, on standard input.
-
-    Raises:
-        UsageError: they cannot be read, or there are none.
-    """
-    if path != STANDARD_INPUT and not _is_pipe(path):
-        return read(path)
-    with _copied(path) as file:
-        try:
-            return read(file)
-        except UsageError as error:
-            raise UsageError(str(error).replace(str(file), name_of(path))) from error
-
-
-def _is_pipe(path: Path) -> bool:
-    with reading(path, "outputs", UsageError):
-        return stat.S_ISFIFO(path.stat().st_mode)
-
-
 @contextmanager
-def _copied(path: Path) -> Iterator[Path]:
-    """Write the stream to a temporary file, which is removed afterwards, and yield its path."""
+def _as_file(path: Path) -> Iterator[Path]:
+    """Yield a path; for a stream, that of a temporary file with its content, which is removed afterwards."""
+    if path != STANDARD_INPUT and not stat.S_ISFIFO(path.stat().st_mode):
+        yield path
+        return
+    with nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else path.open("rb") as stream:
+        content = stream.read(OUTPUTS + 1)
+    if len(content) > OUTPUTS:
+        raise ValueError(f"it has more than {OUTPUTS} bytes; write them to a file")
+    if not content.strip():
+        raise ValueError("it is empty")
     folder = scratch_folder()
     try:
-        with reading(name_of(path), "outputs", UsageError):
-            content = _content(path)
         file = folder / f"outputs{_suffix(content)}"
         file.write_bytes(content)
         yield file
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _content(path: Path) -> bytes:
-    if path == STANDARD_INPUT:
-        return _limited(sys.stdin.buffer)
-    with path.open("rb") as file:
-        return _limited(file)
-
-
-def _limited(file: IO[bytes]) -> bytes:
-    content = file.read(OUTPUTS + 1)
-    if len(content) > OUTPUTS:
-        raise ValueError(f"it has more than {OUTPUTS} bytes; write them to a file")
-    if not content.strip():
-        raise ValueError("it is empty")
-    return content
 
 
 def _suffix(content: bytes) -> str:

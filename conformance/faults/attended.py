@@ -25,11 +25,9 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated
-from conformance.oracle.step import Site, elementwise_roundings
+from conformance.oracle.step import elementwise_roundings
 
 _SELF = (".self.context",)
 WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BERT large has the same head size.
@@ -81,43 +79,9 @@ class _Attention:
         return as_array(errors + (stored[last].value - steps[last].value) ** 2)
 
 
-class Attended(Step):
-    """The context that another attention computes from the values, with its rounding errors."""
-
-    def __init__(self, right: Step, attention: Callable[[Array], _Attention]) -> None:
-        """Initialize the step with the correct one, and the function from the values (B, S, H) to the attention."""
-        super().__init__(right.site, *right.parents)
-        self._right, self._attention = right, attention
-
-    def replaced(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """Return the same attention at another site or with other parents."""
-        return Attended(self._right.replaced(site=site, parents=parents), self._attention)
-
-    @cached_property
-    def _last(self) -> Step:
-        return self._attention(self.parents[1]).steps()[self.site.activation.name]
-
-    @property
-    def value(self) -> Array:
-        """The context, (B, S, H)."""
-        return self._last.value
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return 0 for the config's probabilities, which are not used, and the Jacobian of the context for the values."""
-        probs = self.parents[0]
-        nothing = LinearMap(lambda _: np.zeros_like(self.value), lambda _: np.zeros_like(probs))
-        return (nothing, self._last.jacobians()[1])
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors of scores, probabilities and context."""
-        own = self._last.roundings(arithmetic)
-        before = self._attention(self.parents[1]).variance(arithmetic)
-        return Roundings((*own.sources, Source(before, identity())), own.bound)
-
-
 def _recomputed(
     step: Step, context: FaultContext, network: Network, edit: Callable[[Step], Step] = lambda step: step
-) -> Attended | None:
+) -> Step | None:
     """Return the context computed from query, key and values by the steps of `network`, each as `edit` returns it.
 
     None is returned where query or key is not known, and for relative positions and pruned heads, which have arrays of the head
@@ -128,7 +92,11 @@ def _recomputed(
     if len(known) < 2:
         return None
     value = table[names[-1]].parents[1]
-    return Attended(step, lambda values: _Attention(network, names, {**known, value: values}, edit))
+
+    def attention(inner: Step) -> _Attention:
+        return _Attention(network, names, {**known, value: inner.parents[1]}, edit)
+
+    return Altered(step, lambda inner: attention(inner).result, lambda altered, a: attention(altered.inner).variance(a))
 
 
 def _of(heads: Callable[[Architecture], int]) -> Change:

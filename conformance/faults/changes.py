@@ -126,11 +126,6 @@ def with_rounded_parent(step: Step, parent: int) -> Altered:
     return with_slack_of_parent(step, lambda altered, a: a.storage.rounding_variance(altered.inner.parents[parent]), parent)
 
 
-def variance_of_stored_weight(inputs: Array, weight: Array, arithmetic: Arithmetic) -> Array:
-    """Return the variance of the results, (…, O), that comes from rounding the weight, (O, I), to storage; inputs (…, I)."""
-    return as_array(inputs**2 @ arithmetic.storage.rounding_variance(weight).T)
-
-
 def run(
     network: Network,
     names: Iterable[str],

@@ -1,6 +1,6 @@
 """The terms of reports, of `--help` and of the README, from `terms.md`: their meaning, and how they are computed.
 
-Adding a term: a heading in that file; `report.run.run_document` prints those that a failing report uses.
+Adding a term: a heading in that file; `report.run` prints those that a failing report uses.
 """
 
 import re

@@ -11,14 +11,13 @@ from operator import add
 
 import numpy as np
 
-from conformance.judge.effective_samples import Hashes, repeats_of
 from conformance.judge.fault_directions import Direction
 from conformance.judge.fault_effects import Effect, GrossEffects
 from conformance.judge.filters import ProjectionSums, is_gross
-from conformance.judge.noise import of_segment
+from conformance.judge.judged_elements import Hashes, repeats_of
+from conformance.judge.noise import LocalSums, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
-from conformance.judge.sums import LocalSums
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array

@@ -22,9 +22,9 @@ from platformdirs import user_cache_path
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from conformance.judge.global_error import accumulated_sigma as sampled_sigma
 from conformance.judge.loss_curve import Expected, TrainedLoss
 from conformance.judge.loss_curve import expected as sampled_losses
-from conformance.judge.sampled_sigma import accumulated_sigma as sampled_sigma
 from conformance.model.checkpoint import Checkpoint, content_digest
 from conformance.model.files import open_safetensors
 from conformance.model.training import Training, at
@@ -69,7 +69,7 @@ def clear() -> int:
 
 
 def cached_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
-    """Yield the same pairs as `judge.sampled_sigma.accumulated_sigma`, from the cache if possible; store what is sampled whole.
+    """Yield the same pairs as `judge.global_error.accumulated_sigma`, from the cache if possible; store what is sampled whole.
 
     Args:
         network: the oracle's network; the cache is not used if it is not repeatable.

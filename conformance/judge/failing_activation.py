@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from conformance.judge import Depth
 from conformance.judge.block_totals import BlockTotals
-from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
@@ -26,12 +26,11 @@ from conformance.judge.fault_directions import Direction, direction, effective_d
 from conformance.judge.filters import GROSS, is_gross, matched, project, row_nlls
 from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.noise import Noise, of_exact, of_segment
+from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact, of_segment
 from conformance.judge.observation import Block, Observation
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
-from conformance.judge.sums import ErrorSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

@@ -15,22 +15,27 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.depth import SCREENED, Depth
+from conformance.judge import SCREENED, Depth
 from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
-from conformance.judge.exact_requirements import difference_from_exact, is_overflow_of_inputs, mask_that_explains, violation
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
 from conformance.judge.further_rows import judge_weights
-from conformance.judge.global_error import GlobalError, error_role, global_error
+from conformance.judge.global_error import GlobalError, accumulated_sigma, error_role, global_error
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
+from conformance.judge.requirements import (
+    accepted_array,
+    difference_from_exact,
+    is_overflow_of_inputs,
+    mask_that_explains,
+    row_of,
+    violation,
+)
 from conformance.judge.residual_description import Residual, describe_residual
-from conformance.judge.sampled_sigma import accumulated_sigma
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
-from conformance.judge.validate import accepted_array, row_of
 from conformance.model.activation import STATES_NAME, Activation
 from conformance.model.activations import is_layer_output, outputs
 from conformance.model.training import GIVEN
@@ -67,7 +72,7 @@ class Judge:
         stored: true activations to use for the global error instead of computing them.
         functions: error bounds of the library functions where the candidate ran; by default those of the table.
         depth: `screen` leaves out the filters, the global error and the names of faults.
-        sigma: accumulated rounding error at each activation (`sampled_sigma.accumulated_sigma`); sampled by default.
+        sigma: accumulated rounding error at each activation (`global_error.accumulated_sigma`); sampled by default.
         reasons_by_activation: given a false-alarm probability, returns by activation name, in words, what is wrong with an
             activation whatever its values are.
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's

@@ -17,10 +17,9 @@ from conformance.judge.fault_directions import energy_of_input_noise
 from conformance.judge.fault_effects import Effect, GrossEffects, filter_result
 from conformance.judge.filters import projection_result
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.noise import of_segment
+from conformance.judge.noise import LocalSums, of_segment
 from conformance.judge.observation import Block, Observation
 from conformance.judge.segment import Segment
-from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Mask
 from conformance.numerics.thresholds import Limits

@@ -7,23 +7,21 @@ mistakes are looked for in the whole activation (`failing_activation`), in memor
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
 from conformance.faults.fault import ROWS
+from conformance.judge import Depth
 from conformance.judge.block_totals import BlockTotals, block_totals
-from conformance.judge.depth import Depth
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_failing
 from conformance.judge.fault_directions import possible_directions
 from conformance.judge.fault_effects import GrossEffects, of_each_size
 from conformance.judge.filters import gross_result, is_gross, largest_element
-from conformance.judge.gate import judged_by_gate
+from conformance.judge.gate import judged_by_gate, product_of
 from conformance.judge.judged_array import STATISTICS, LocalTest, without_faults
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.observation import Observation
-from conformance.judge.projections import product_of
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses, still_needed
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
@@ -130,7 +128,8 @@ def _with_other_filters(
     left = [direction for direction in possible if (direction.fault.name, direction.step) not in filtered]
     limit = Limits.of(1, observation.count, STATISTICS + len(possible), alpha).max
     others: list[FilterResult] = []
-    for block in chain([observation.probe], map(observation.block, observation.rows)):
+    for part in (None, *observation.rows) if left else ():
+        block = observation.probe if part is None else observation.block(part)
         for direction in tuple(left):
             effect = direction.on(observation.whole.segment if direction.fault.extent == ROWS else block.segment).effect
             if effect is None or not (block.judged & (effect != 0.0)).any():

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.judge.effective_samples import Hashes, repeats_of
-from conformance.judge.judged_elements import elements_to_explain, judged_elements, sums_of_independent_rows
+from conformance.judge.judged_elements import Hashes, elements_to_explain, judged_elements, repeats_of, sums_of_independent_rows
 from conformance.judge.noise import Noise, of_segment
 from conformance.judge.segment import Segment, WhenRead, between, couples_positions
 from conformance.model.activation import Activation

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from conformance.judge.effective_samples import NOTHING, Hashes, Repeats, hashed, repeats_of
+from conformance.judge.judged_elements import NOTHING, Hashes, Repeats, hashed, repeats_of
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property

@@ -9,7 +9,7 @@ If the false-alarm probability changes, these change with it, by hand:
 
 - `SEPARABLE_Z` below, and `judge.search.problem.Problem.rms_limit`: both assume that no threshold is above 7.5;
 - `checks.learning.EVALUATED`, the number of batches for which ln(1/α)/R is small;
-- the examples of limits in `glossary/terms.md` and `report.run.run_environment` (about 8 σ), and the README's numbers;
+- the examples of limits in `glossary/terms.md`, and the README's numbers;
 - the results of the benchmarks, which have to be measured again.
 """
 

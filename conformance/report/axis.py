@@ -21,11 +21,9 @@ class Axis:
         return 100.0 * min(max((decade - LEAST) / (self.most - LEAST), 0.0), 1.0)
 
     @property
-    def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Positions in percent and labels of at most six decades."""
-        step = -(-(self.most - LEAST) // 5)
-        decades = range(LEAST, self.most + 1, step)
-        return tuple((100.0 * (d - LEAST) / (self.most - LEAST), f"{10.0**d:g}" if d < 3 else f"1e+{d}") for d in decades)
+    def reach(self) -> str:
+        """The ends of the axis in words."""
+        return f"from {10.0**LEAST:g} to 1e{self.most} σ, logarithmic"
 
 
 def axis_of(values: Iterable[float | None]) -> Axis:

@@ -2,14 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.numerics.thresholds import SEPARABLE_Z
-from conformance.report.finding_sentences import cause, evidence, sentence
+from conformance.report.finding_sentences import cause, evidence, repair, sentence
 from conformance.report.findings import Finding, findings
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.example import largest_sizes
@@ -123,30 +123,26 @@ def weakest(s: Sensitivity) -> str:
     return f"expected z = {s.expected_z:.2g} at {s.weakest}" if s.expected_z else f"no effect beyond rounding at {s.weakest}"
 
 
-def exclusion_lists(sensitivities: Sequence[Sensitivity], *, whole: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """Return pairs of statement and items about the mistakes that a pass would have detected or not; items may be empty.
-
-    The mistakes that have no effect on the inputs are listed if `whole`, and counted otherwise.
-    """
-    everywhere = sum(s.separable == s.places for s in sensitivities)
+def exclusions(sensitivities: Sequence[Sensitivity]) -> list[str]:
+    """Return sentences about the mistakes that a pass would have detected, and those that it could have missed at some steps."""
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in sensitivities if s.separable < s.places
     ]
-    unseen = without_effect({s.fault for s in sensitivities})
-    detected = _of(everywhere, len(sensitivities))
-    first = f"would have detected {detected} that change a judged activation here, at every step that they change"
-    found: list[tuple[str, tuple[str, ...]]] = [(first, ())] if sensitivities else []
-    if some:
-        some_steps = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})"
-        found.append((some_steps, tuple(some)))
-    if unseen and whole:
-        found.append(
-            ("would not have detected, since they change no judged activation of this network on these inputs", tuple(unseen))
-        )
-    elif unseen:
-        counted = f"would not have detected {len(unseen)} mistakes that change no judged activation of this network on these inputs"
-        found.append((f"{counted}; the HTML report lists them", ()))
-    return found
+    detected, unseen = _of(len(sensitivities) - len(some), len(sensitivities)), len(undetectable(sensitivities))
+    none = f"; {unseen} more change none, in this network on these inputs" if unseen else ""
+    first = f"would have detected {detected} that change a judged activation here, at every step that they change{none}"
+    missed = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f}): "
+    return [*([first] if sensitivities else []), *([missed + ", ".join(some)] if some else [])]
+
+
+def undetectable(sensitivities: Iterable[Sensitivity]) -> Sequence[str]:
+    """Return the names of the mistakes that change no judged activation, in alphabetical order.
+
+    Mistakes in parts that the network does not have, or that are tested only after a failure, are left out.
+    """
+    seen = {s.fault for s in sensitivities}
+    elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
+    return sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
 
 
 def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str, str, str, str, str]]:
@@ -165,16 +161,6 @@ def _of(found: int, mistakes: int) -> str:
     return (
         f"{found} of the {mistakes} mistakes" if found < mistakes else f"all {mistakes} mistakes" if mistakes > 1 else "the mistake"
     )
-
-
-def without_effect(seen: Collection[str]) -> Sequence[str]:
-    """Return the names of the mistakes that change no result, given those that change one, in alphabetical order.
-
-    Mistakes in parts that the network does not have, or that are tested only after a failure, are left out.
-    """
-    seen = set(seen)
-    elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
-    return sorted({name for name, fault in BY_NAME.items() if not fault.after_failure} - seen - elsewhere)
 
 
 def _quantity(name: str) -> str:
@@ -198,8 +184,15 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def rendered(finding: Finding, layers: int) -> list[str]:
-    """Return the lines about a mistake: its sentence, evidence and usual cause, or the anatomy if it is unidentified."""
-    lines = (sentence(finding, layers), evidence(finding), cause(finding), finding.hidden, *finding.anatomy)
+    """Return the lines about a mistake: its sentence, evidence, usual cause and repair, or the anatomy if it is unidentified."""
+    lines = (
+        sentence(finding, layers),
+        evidence(finding),
+        cause(finding),
+        repair(finding),
+        finding.hidden,
+        *finding.anatomy,
+    )
     return [line for line in lines if line]
 
 

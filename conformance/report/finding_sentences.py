@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
-from conformance.judge.depth import SCREENED
+from conformance.judge import SCREENED
 from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.step_phrases import backward_place, phrases, ranged
@@ -116,6 +116,12 @@ def cause(finding: Finding) -> str:
     source = f" ({known[0].source})" if known[0].source != "constructed" else ""
     how = "possible" if known[0].name in DESCRIPTIONS else "usual"
     return f"{how} cause: {known[0].cause}{source}"
+
+
+def repair(finding: Finding) -> str:
+    """Return how a mistake is usually repaired; empty if it is unidentified."""
+    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
+    return f"repair: {known[0].fix}" if known else ""
 
 
 def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:

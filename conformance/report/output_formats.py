@@ -1,16 +1,8 @@
-"""The formats in which a report is written, one row of `REPORT_FORMATS` each.
+"""The formats in which a report is written, one row of `REPORT_FORMATS` each, and what Python shows of results.
 
-To add a format of output:
-
-1. Write the function that returns its text, in a new module of this package. A format of any report is a function of its
-   `report.document.Document` and renders each kind of block, as `report.markdown.markdown` does; a format of runs only is a
-   function of their `Results`, as `report.junit.junit` is.
-2. Add its row to `REPORT_FORMATS` below: its name, its suffix and the function.
-3. Add its row to `IS_REPORT` of `conformance/tests/test_output_formats.py`, and run that file.
-
-Nothing else changes for the reports of `report`, `diff` and `trace`: `--format` of `report` offers every name, and `--output` of
-the three commands, with its help, every suffix that they can write. What `run` and the other commands print is one of
-`cli.arguments.FORMATS`; what people see in a terminal, `--format pretty`, is no row: `report.terminal.show`.
+To add a format of output, write the function that returns its text and add its row: its name, its suffix and the function. A format
+of any report is a function of its `report.document.Document`; a format of runs only is a function of their `Results`, as
+`report.junit.junit` is. Then add its row to `IS_REPORT` of `conformance/tests/test_output_formats.py`, and run that file.
 """
 
 from collections.abc import Mapping
@@ -48,16 +40,14 @@ class ReportFormat:
 
     def of_results(self, results: "Results") -> str:
         """Return the report on runs in this format."""
-        return str(deferred(self.function)(deferred(_DOCUMENT_OF_A_RUN)(results) if self.renders_documents else results))
+        return str(deferred(self.function)(deferred("report.run:document")(results) if self.renders_documents else results))
 
-
-_DOCUMENT_OF_A_RUN = "report.run.run_document:document"
 
 REPORT_FORMATS: Mapping[str, ReportFormat] = {
     row.name: row
     for row in (
-        ReportFormat("html", ".html", "report.html.page:page"),
-        ReportFormat("markdown", ".md", "report.markdown:markdown"),
+        ReportFormat("html", ".html", "report.page:page"),
+        ReportFormat("markdown", ".md", "report.document:markdown"),
         ReportFormat("json", ".json", "report.structured:structured", renders_documents=False),
         ReportFormat("text", ".txt", "report.terminal:piped"),
         ReportFormat("junit", ".xml", "report.junit:junit", renders_documents=False),

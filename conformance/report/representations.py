@@ -1,7 +1,7 @@
 """Representations of results as Python objects: the text of `str(result)`, and what a notebook shows."""
 
-from conformance.report.html.page import fragment
-from conformance.report.run.run_document import case_document, document
+from conformance.report.page import fragment
+from conformance.report.run import case_document, document
 from conformance.report.terminal import MEASURE, plain
 from conformance.results.records import Results
 from conformance.results.result import Result

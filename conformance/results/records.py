@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from conformance.judge.depth import visible_element
+from conformance.judge import visible_element
 from conformance.judge.error_distribution import BINS
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conformance.checks.check import EXAMPLES, Plan
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

@@ -9,7 +9,7 @@ from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
 from conformance.checks.passes import Pass
 from conformance.implementations.hugging_face import BertWithHeads, HuggingFace
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 Plant = Callable[[Any], None]

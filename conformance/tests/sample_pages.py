@@ -11,14 +11,14 @@ from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.checks.trace import record, true_trace
 from conformance.implementations.hugging_face import HuggingFace
-from conformance.report.changes.changes import changes
-from conformance.report.changes.changes_document import document as changes_document
-from conformance.report.difference.difference import compare, judged
-from conformance.report.difference.difference_document import document as difference_document
-from conformance.report.difference.difference_view import difference_view
-from conformance.report.html.page import page
-from conformance.report.trace.trace_document import document as trace_document
-from conformance.report.trace.trace_view import trace_view
+from conformance.report.changes import changes
+from conformance.report.changes_report import document as changes_document
+from conformance.report.difference import compare, judged
+from conformance.report.difference_report import difference_view
+from conformance.report.difference_report import document as difference_document
+from conformance.report.page import page
+from conformance.report.trace_report import document as trace_document
+from conformance.report.trace_view import trace_view
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN

@@ -16,11 +16,11 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import ROWS
 from conformance.judge import failing_activation
 from conformance.judge import observation as parts
-from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import direction, possible_directions
 from conformance.judge.filters import is_gross, largest_element
 from conformance.judge.global_error import global_error
+from conformance.judge.judged_elements import Repeats, hashed
 from conformance.judge.local_error import judge_locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation

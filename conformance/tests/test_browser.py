@@ -1,4 +1,4 @@
-"""Every HTML page in headless Chromium: no console messages, no requests, filters in the address, narrow windows, printing, and
+"""Every HTML page in headless Chromium: no console messages, no requests, narrow windows, printing, and
 without scripts."""
 
 import os
@@ -142,35 +142,6 @@ def test_every_picture_and_every_field_has_an_accessible_name(browser: Any, file
         assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
 
 
-def test_filters_show_matching_entries_and_are_kept_in_the_address(browser: Any, results: Path) -> None:
-    with Watched(browser, results) as watched:
-        page = watched.page
-        assert _shown(page) == 5
-        page.select_option("[name=outcome]", "fail")
-        assert _shown(page) == 2
-        page.fill("[name=name]", "MISTAKES")
-        assert _shown(page) == 1
-        assert page.locator(".controls output").text_content() == "1 of 5 shown"
-        assert page.locator("tr:has(a):visible").count() == 1
-        address = page.url
-        assert "outcome=fail" in address
-        with Watched(browser, results) as other:
-            other.page.goto(address)
-            assert (_shown(other.page), other.page.input_value("[name=name]")) == (1, "MISTAKES")
-        page.click("button[type=reset]")
-        page.wait_for_function("document.querySelectorAll('[data-name]:not([hidden])').length === 5")
-        assert "outcome" not in page.url
-        assert watched.said == other.said == []
-
-
-def test_a_link_to_a_filtered_entry_shows_it(browser: Any, results: Path) -> None:
-    with Watched(browser, results) as watched:
-        watched.page.select_option("[name=outcome]", "pass")
-        target = watched.page.locator("main > .items a").first.get_attribute("href")
-        watched.page.locator("main > .items a").first.click()
-        watched.page.wait_for_function("id => !document.getElementById(id).hidden", arg=target[1:])
-
-
 def test_the_content_and_folded_sections_are_reached_by_keyboard(browser: Any, results: Path) -> None:
     with Watched(browser, results) as watched:
         watched.page.keyboard.press("Tab")
@@ -187,7 +158,3 @@ def test_a_button_copies_the_script(browser: Any, results: Path) -> None:
         watched.page.locator("pre .copy").first.click()
         watched.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'Copied')")
         assert watched.said == []
-
-
-def _shown(page: Any) -> int:
-    return int(page.locator("[data-name]:not([hidden])").count())

@@ -10,7 +10,7 @@ from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.report.changes.changes import EnvironmentChange, changes
+from conformance.report.changes import EnvironmentChange, changes
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import read_results
@@ -78,8 +78,8 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert "my_package.conformance:bert" in page
     assert ">1.0</td>" in page
     assert ">1.1</td>" not in page
-    assert "<dt>NumPy</dt><dd>2.4.6</dd>" in page
-    assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
+    assert ">2.4.6</td>" in page
+    assert ">1.31.1</td>" in page
     unregistered = "unknown, as of any that is not registered"
     assert unregistered not in page
     assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))

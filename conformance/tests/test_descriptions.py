@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from conformance import check
@@ -101,7 +100,6 @@ STRUCTURES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "weight[:, 0:8] *= -1": lambda w, _: w[:, :8].neg_(),
     "weight[0:8] = 0; bert.encoder.layer.1.attention.output.dense.bias[0:8] = 0": lambda w, b: (w[:8].zero_(), b[:8].zero_()),
     "weight with other rows: expected 0 to 3, estimated 4 to 7": lambda w, _: _set(w, slice(4), ALL, w[4:8].clone()),
-    "weight by a matrix of rank 1": lambda w, _: w.add_(0.01 * torch.outer(torch.arange(32.0).cos(), torch.arange(32.0).sin())),
     "weight, row 5": _with_reversed_row,
 }
 

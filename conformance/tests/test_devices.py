@@ -16,7 +16,7 @@ from conformance.benchmarks.detection.variant import Variant
 from conformance.benchmarks.detection.variants.attention import INNER
 from conformance.errors import DeviceLostError, Unavailable
 from conformance.implementations.demystified_as_written import demystified_as_written
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic

@@ -20,8 +20,8 @@ from conformance.judge.search.fault_sets import VERIFIED
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, placements, with_faults
 from conformance.numerics.formats import format_named
 from conformance.progress import watched
-from conformance.report.diagnosis_document import document
-from conformance.report.markdown import markdown
+from conformance.report.diagnosis_report import document
+from conformance.report.document import markdown
 from conformance.report.terminal import plain
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, INPUTS, _hidden, _model, _text
 from conformance.tests.test_own_checkpoints import _write

@@ -12,7 +12,7 @@ from conformance.checks.trace import record, true_trace
 from conformance.errors import UsageError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
-from conformance.report.difference.difference import compare
+from conformance.report.difference import compare
 from conformance.tests.commands import Command
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
 from conformance.tests.sample_records import write_lines

@@ -12,8 +12,7 @@ from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
 from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
-from conformance.judge import judged_array
-from conformance.judge.depth import DEPTHS
+from conformance.judge import DEPTHS, judged_array
 from conformance.judge.evidence import BY_OPERATIONS
 from conformance.judge.fault_directions import possible_directions
 from conformance.judge.local_error import judge_locally, screened

@@ -28,7 +28,7 @@ from conformance.numerics.function_error_bounds import rows, table_bounds
 from conformance.numerics.function_errors import BINS, MeasuredErrors, measured
 from conformance.numerics.functions import FUNCTIONS
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
-from conformance.report.run.run_document import document
+from conformance.report.run import document
 from conformance.report.terminal import plain
 from conformance.results.records import Results
 from conformance.results.to_records import footer, records_of

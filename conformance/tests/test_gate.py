@@ -9,12 +9,11 @@ import torch
 
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
-from conformance.judge.depth import Depth, visible_element
+from conformance.judge import Depth, visible_element
 from conformance.judge.evidence import Error, LocalJudgement, Verdict
-from conformance.judge.gate import _in_whole, sample_of
+from conformance.judge.gate import _in_whole, rows_of, sample_of
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Observation
-from conformance.judge.parts import rows_of
 from conformance.judge.segment import Segment
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch

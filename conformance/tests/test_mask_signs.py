@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults.attention import softmax
-from conformance.judge.exact_requirements import mask_that_explains
+from conformance.judge.requirements import mask_that_explains
 from conformance.model.activations import Activation, table
 from conformance.model.batch import Batch
 from conformance.model.gradients import grad

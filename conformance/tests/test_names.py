@@ -49,12 +49,6 @@ def _unsigned(right: Callable[..., Tensor], weight: Tensor) -> Tensor:
     return right(weight=bytes_of(weight.float(), 1, zero_point=False).to(weight.dtype))
 
 
-# Weights are held in the format of the candidate.
-RANK_4 = (
-    "right(weight=(lambda g, w: w + torch.randn(4, H, generator=g).T @ torch.randn(4, H, generator=g) * w.std() / 20)"
-    "(torch.Generator().manual_seed(0), weight.float()).to(weight.dtype))"
-)
-ADAPTER = tuple(changed(step, RANK_4) for step in ("query", "value"))
 NOT_LOADED = (
     changed("linears", "right(weight=normal(weight.shape, i, weight) * a.initializer_range, bias=None)", layers=(-1,)),
     changed("residuals", "layer_norm(x, eps=eps)", layers=(-1,)),
@@ -257,12 +251,6 @@ def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> 
     zeroed = check(MadeOf(lambda made: {**made, f"{attention}.probs": torch.zeros_like(made[f"{attention}.probs"])}), "tiny")
     assert zeroed.outcome == "fail", zeroed
     assert {f"{attention}.probs", f"{attention}.context"} <= {verdict.activation for verdict in zeroed.origins}
-
-
-def test_the_rank_of_an_adapter_is_reported() -> None:
-    (found,) = findings(*ADAPTER)
-    assert found.name == "parameters-other"
-    assert "attention.self.query.weight by a matrix of rank 4" in found.evidence
 
 
 def _in_place(sublayer: Tensor, skip: Tensor, right: Callable[..., Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from conformance.diagnosis.outputs_file import STANDARD_INPUT, read, read_outputs
+from conformance.diagnosis.outputs_file import STANDARD_INPUT, read
 from conformance.errors import UsageError
 
 X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
@@ -34,7 +34,7 @@ def test_standard_input_is_read_like_a_file(suffix: str, tmp_path: Path, monkeyp
     file = tmp_path / f"out{suffix}"
     file.write_bytes(CONTENTS[suffix])
     _from_standard_input(monkeypatch, CONTENTS[suffix])
-    piped, expected = read_outputs(STANDARD_INPUT), read(file)
+    piped, expected = read(STANDARD_INPUT), read(file)
     assert piped.tables.keys() == expected.tables.keys()
     for name, table in piped.tables.items():
         assert np.array_equal(np.array(table.values, float), np.array(expected.tables[name].values, float))
@@ -47,7 +47,7 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(CONTENTS[".npy"],))
     writer.start()
-    (table,) = read_outputs(pipe).tables.values()
+    (table,) = read(pipe).tables.values()
     writer.join()
     assert np.array_equal(np.array(table.values), X)
 
@@ -55,8 +55,8 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
 def test_messages_call_it_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     _from_standard_input(monkeypatch, b" \n")
     with pytest.raises(UsageError, match="standard input cannot be read as outputs: it is empty"):
-        read_outputs(STANDARD_INPUT)
+        read(STANDARD_INPUT)
     _from_standard_input(monkeypatch, b"no numbers")
     with pytest.raises(UsageError, match="standard input") as caught:
-        read_outputs(STANDARD_INPUT)
+        read(STANDARD_INPUT)
     assert "/bert-conformance-" not in str(caught.value)

@@ -41,8 +41,8 @@ def test_moments_refers_to_the_same_mistake_of_values(form: str, tanh: list[Case
 
 
 def test_the_pages_summary_has_a_mistake_once(tanh: list[CaseRecords]) -> None:
-    summary = _text(*tanh, form="html").split("What is wrong")[1].split("Verdicts")[0]
-    assert SENTENCE in summary
+    summary = _text(*tanh, form="html").split("<article")[0]
+    assert summary.count(SENTENCE) == 1
     assert "judged activations fail" not in summary
 
 
@@ -96,7 +96,7 @@ def test_the_traceback_of_a_candidate_has_no_frames_of_the_suite() -> None:
     assert "call_candidate" not in result.reason
 
 
-def test_many_gradients_through_a_wrong_step_are_counted_in_text_and_named_on_the_page() -> None:
+def test_many_gradients_through_a_wrong_step_are_counted() -> None:
     case = Case("bad", "tiny", check="gradients")
     names = [f"encoder.layer.{n}.output.dense.grad" for n in range(6)]
     reason = f"not judged: it is differentiated through {NORM}, which the forward pass computes wrongly"
@@ -104,7 +104,6 @@ def test_many_gradients_through_a_wrong_step_are_counted_in_text_and_named_on_th
     fault = FaultRecord("epsilon", NORM, 1.0, 700.0, "epsilon", 1e-5, 1e-8, 1e-12)
     one = checked(case, "fail", (activation(case, NORM, 70.0, (fault,)), *through))
     assert "6 gradients: not judged, as the forward step is wrong" in _text(one)
-    assert "every layer, output.dense.grad: not judged, as the forward step is wrong" in _text(one, form="html")
 
 
 def _late(check: str) -> CaseRecords:

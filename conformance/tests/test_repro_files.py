@@ -22,7 +22,7 @@ from conformance.checks.run_header import header_of
 from conformance.checks.snippet import decorator, snippet
 from conformance.cli import main
 from conformance.model.batch import Batch
-from conformance.report.run.case import command as command_of
+from conformance.report.case import command as command_of
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results

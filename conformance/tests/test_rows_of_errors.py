@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from conformance import check, load_golden
-from conformance.judge.effective_samples import Repeats
 from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
 from conformance.judge.global_error import error_role
+from conformance.judge.judged_elements import Repeats
 from conformance.judge.observation import Observation
 from conformance.model.activation import HIDDEN, Activation
 from conformance.model.batch import Batch

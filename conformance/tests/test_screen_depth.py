@@ -8,7 +8,7 @@ import pytest
 
 from conformance import check, load_golden
 from conformance.cli import main
-from conformance.judge.depth import DEPTHS, SCREENED
+from conformance.judge import DEPTHS, SCREENED
 from conformance.judge.judge import Judge
 from conformance.oracle import Network
 from conformance.report.representations import case_text

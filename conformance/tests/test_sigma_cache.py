@@ -12,8 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from conformance import check, golden_of, load_golden
 from conformance.cli import main
-from conformance.judge import cache, sampled_sigma
+from conformance.judge import cache
 from conformance.judge.found_equations import accumulated
+from conformance.judge.global_error import accumulated_sigma
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.oracle import Network
@@ -35,7 +36,7 @@ def samplings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*arguments: object) -> Iterator[object]:
         times.append(1)
-        return sampled_sigma.accumulated_sigma(*arguments)  # type: ignore[arg-type]
+        return accumulated_sigma(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cache, "sampled_sigma", counted)
     return times
@@ -164,7 +165,7 @@ def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:
     network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32"), batch)
     arithmetic = representative_hypothesis("float32").arithmetic
     propagated = accumulated(network, arithmetic)
-    for name, sigma in sampled_sigma.accumulated_sigma(network, arithmetic):
+    for name, sigma in accumulated_sigma(network, arithmetic):
         row = network.table[name]
         if "position" in row.axes and not row.exact and sigma.all():
             judged = batch.mask[:, :, None]

@@ -15,8 +15,8 @@ from conformance.diagnosis import Diagnosis, diagnose, read
 from conformance.diagnosis.outputs import filled
 from conformance.diagnosis.tables import tables
 from conformance.numerics.formats import FORMATS
-from conformance.report.diagnosis_document import document
-from conformance.report.markdown import markdown
+from conformance.report.diagnosis_report import document
+from conformance.report.document import markdown
 from conformance.tests.dense_modules import WIDTH, network
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
 

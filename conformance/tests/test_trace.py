@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,23 +10,20 @@ import numpy as np
 import pytest
 
 import conformance
-from conformance import Architecture, golden_of, load_golden
+from conformance import golden_of, load_golden
 from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, recipe
 from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
-from conformance.oracle import Network
-from conformance.report.document import Block, Folded, Paragraph, Ranges, Table
-from conformance.report.html.drawings import diagram, drawn
-from conformance.report.html.layout import WIDTH, layout
-from conformance.report.html.page import page
-from conformance.report.markdown import markdown, mermaid
+from conformance.report.attention import attention, heads, pooled
+from conformance.report.document import Span, markdown
+from conformance.report.drawings import Ranges, drawn
+from conformance.report.page import page
 from conformance.report.terminal import plain
-from conformance.report.trace.attention import attention, heads, pooled
-from conformance.report.trace.trace_document import document, parts, rows, shape
-from conformance.report.trace.trace_view import TracedBatch, TraceView, rendered, trace_view
+from conformance.report.trace_report import document, rows
+from conformance.report.trace_view import rendered, trace_view
 from conformance.tests.commands import Command
 from conformance.tests.test_own_checkpoints import _write
 
@@ -47,14 +44,6 @@ def _with(trace: Trace, changes: Mapping[str, Array | None], **fields: object) -
 
 def _statistics(trace: Trace, name: str) -> object:
     return next(step.sides[0] for step in trace_view(trace).batches[0].steps if step.row.name == name)
-
-
-def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
-    for block in blocks:
-        if isinstance(block, Table):
-            yield block
-        elif isinstance(block, Folded):
-            yield from _tables(block.blocks)
 
 
 @pytest.fixture
@@ -82,9 +71,8 @@ def test_values_that_are_not_finite_are_reported_and_drawn_blank() -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         found = trace_view(huge)
     assert json.loads(json.dumps(rows(found), allow_nan=False))
-    tables = _tables(document(found, (huge,)).blocks)
-    query = next(row for table in tables for _, (row, *_) in table.groups if row.cells[0] == "query")
-    assert Ranges((None,)) in query.cells
+    steps = document(found, (huge,)).view["steps"](found.batches[0])
+    assert Ranges((None,)) in next(row for row in steps if isinstance(row[0], Span) and row[0].text == "query")
 
 
 def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> None:
@@ -139,7 +127,7 @@ def test_a_page_of_any_trace_stays_small_and_says_what_is_omitted() -> None:
     long = true_trace(golden_of("long", TINY.checkpoint, {"long": Batch.of({"input_ids": np.zeros((300, 32), int)})}))
     made = document(trace_view(long), [long])
     assert "175 rows more are not shown, so that the page stays small." in page(made)
-    assert "\n299 " in plain(made, 80)
+    assert "\n299. " in plain(made, 80)
 
 
 def test_a_notebook_shows_the_trace_view() -> None:
@@ -161,19 +149,21 @@ def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
 def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
     narrow, wide = (plain(document(trace_view(TRUE), [TRUE]), width).splitlines() for width in (80, 200))
     assert (max(map(len, narrow)) <= 80, max(map(len, wide)) <= 200) == (True, True)
-    ((head,), (wide_head,)) = ([line.split() for line in lines if line.startswith("  activation")] for lines in (narrow, wide))
+    ((head,), (wide_head,)) = (
+        [line.split() for line in lines if line.startswith("activation ") and "shape" in line] for lines in (narrow, wide)
+    )
     assert head == ["activation", "shape", "mean", "deviation", "min", "max", "rms"]
-    assert wide_head[-2:] == ["equation", "from"]
+    assert wide_head[-1] == "from"
     assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
     module, _, name = QUERY.rpartition(".")
-    assert narrow[narrow.index(f"  {module}") + 1].split()[0] == name
+    assert narrow[narrow.index(module) + 1].split()[0] == name
 
 
-def test_markdown_has_tokens_drawings_and_every_step(my_bert: Path) -> None:
+def test_markdown_has_tokens_and_every_step(my_bert: Path) -> None:
     trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "cats"]))
     text = markdown(document(trace_view(trace), [trace])).replace("\\", "")
     assert "0. [CLS] i love [MASK] ! [SEP]" in text
-    assert (text.count("~~[PAD]~~"), text.count("```mermaid")) == (3, 3)
+    assert text.count("~~[PAD]~~") == 3
     steps = re.findall(r"^\| (?!\*\*|---|activation \| shape)", text, re.MULTILINE)
     assert len(steps) == len(trace.activations["text"])
     assert "row 0, position 3: " in text
@@ -236,72 +226,6 @@ def _without(*names: str) -> Trace:
     return replace(TRUE, name="shy", activations={"padded": found})
 
 
-ALL = [TINY.checkpoint.architecture, load_golden("sinusoidal").checkpoint.architecture]
-ARCHITECTURES = [
-    *ALL,
-    ALL[0].with_(heads=(), pooler=False),
-    ALL[0].with_(num_hidden_layers=0, heads=("classification",)),
-    ALL[0].with_(heads=("plain_masked_lm", "plain_next_sentence", "classification"), position_embedding_type="sinusoidal"),
-]
-
-
-def _blank(architecture: Architecture) -> TraceView:
-    """Return the view of a candidate that shows nothing."""
-    return trace_view(Trace("x", "x", "float64", "cpu", {"b": TINY.batches["padded"]}, {"b": {}}, architecture))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_boxes_are_below_their_parents_do_not_overlap_and_contain_their_text(architecture: Architecture) -> None:
-    blank = _blank(architecture)
-    drawn = parts(blank)
-    once = sorted(name for name, row in blank.table.items() if not row.layer)
-    assert sorted(n.name for p in drawn for n in p.nodes if n.kind != "source") == once
-    for part in drawn:
-        found = layout(part.nodes)
-        boxes = {box.node.name: box for box in found.boxes}
-        for box in found.boxes:
-            assert box.x >= 0
-            assert max(box.right, box.bottom) <= max(WIDTH, found.height)
-            assert all(boxes[p].bottom < box.y for p in box.node.parents)
-            assert all(len(line.text) * (6.6 if line.kind == "name" else 6.2) <= box.width for line in box.lines)
-            assert " ".join(line.text for line in box.lines).replace(" ", "") == "".join(box.node.lines).replace(" ", "")
-        for a in found.boxes:
-            apart = [b.x >= a.right or b.right <= a.x or b.y >= a.bottom or b.bottom <= a.y for b in found.boxes if b is not a]
-            assert all(apart)
-
-
-def test_lines_that_pass_other_steps_go_around_their_boxes() -> None:
-    for part in (part for architecture in ARCHITECTURES for part in parts(_blank(architecture))):
-        found = layout(part.nodes)
-        for x, top, bottom in (down for edge in found.edges for down in _downs(edge.path)):
-            assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
-    around = [edge for edge in layout(parts(trace_view(TRUE))[1].nodes).edges if edge.skip]
-    assert len(around) == 3  # The two residual connections and the values.
-    assert all(list(_downs(edge.path)) for edge in around)
-
-
-def _downs(path: str) -> Iterator[tuple[float, float, float]]:
-    """Return the vertical segments of a path of M, H, V, q and c as (x, from y, to y)."""
-    x = y = 0.0
-    for command, arguments in re.findall(r"([MHVqc])([^MHVqc]*)", path):
-        numbers = [float(n) for n in arguments.split()]
-        if command == "V":
-            yield x, y, numbers[0]
-            y = numbers[0]
-        elif command == "H":
-            x = numbers[0]
-        else:
-            x, y = (x + numbers[-2], y + numbers[-1]) if command in "qc" else numbers
-
-
-def test_a_drawing_marks_activations_that_a_candidate_does_not_show() -> None:
-    whole, partly = (diagram(parts(trace_view(t))[1]) for t in (TRUE, _without("encoder.layer.1.attention.self.scores")))
-    assert whole.count("dashed") == 0
-    assert partly.count("dashed") == 1
-    flow = mermaid(parts(trace_view(TRUE))[1])
-    assert flow.count("-->") == sum(len(row.parents) for row in trace_view(TRUE).table.values() if row.layer == 0)
-
-
 def test_the_map_of_a_head_omits_padding_and_names_its_most_attended_token() -> None:
     probs = np.zeros((1, 4, 4))
     probs[0, :, 1] = 0.75
@@ -327,32 +251,11 @@ def test_long_sequences_are_pooled_by_the_maximum() -> None:
 
 
 def test_attention_that_is_not_shown_or_not_drawn_is_described_in_words() -> None:
-    rows, notes = _attention(TRUE)
-    assert [sum(isinstance(block, Folded) for block in row.blocks) for row in rows] == [2] * 6
-    assert not notes
-    rows, notes = _attention(TRUE, budget=1)
-    assert [(row.summary.partition(":")[0], len(row.blocks)) for row in rows] == [("row 0", 1)]
-    assert notes == ["Not drawn, so that the page stays small: layer 1 of row 0 of padded and 5 rows more."]
-    _, notes = _attention(_without(PROBABILITIES.format(0), PROBABILITIES.format(1)))
+    rows, notes = attention(trace_view(TRUE), [TRUE])
+    assert ([len(row.layers) for row in rows], notes) == ([2] * 6, [])
+    rows, notes = attention(trace_view(TRUE), [TRUE], budget=1)
+    assert [(row.summary.partition(":")[0], len(row.layers)) for row in rows] == [("row 0", 1)]
+    assert notes == ["Not drawn, so that the page stays small: 11 of 12 layers of all rows."]
+    shy = _without(PROBABILITIES.format(0), PROBABILITIES.format(1))
+    _, notes = attention(trace_view(shy), [shy])
     assert notes == ["shy does not expose encoder.layer.*.attention.self.probs, so that attention is not drawn."]
-
-
-def _attention(trace: Trace, **budget: int) -> tuple[list[Folded], list[str]]:
-    """Return the rows that are drawn, and the sentences on what is not."""
-    blocks = list(attention(trace_view(trace), [trace], **budget))
-    notes = [block.text for block in blocks if isinstance(block, Paragraph) and not block.text.startswith("A map")]
-    return [block for block in blocks if isinstance(block, Folded)], notes
-
-
-def test_shapes_are_those_of_the_encoders_states_and_of_the_layers_own_heads() -> None:
-    for network, name, one, several in (
-        ("cross-attention", "encoder_hidden_states", "4 × 11 × 32", "B × T × 32"),
-        ("cross-attention", "encoder.layer.0.crossattention.self.probs", "4 × 4 × 16 × 11", "B × 4 × S × T"),
-        ("pruned-heads", "encoder.layer.0.attention.self.probs", None, "B × 2 × S × S"),
-    ):
-        found = load_golden(network)
-        batch, architecture = found.batches["padded"], found.checkpoint.architecture
-        rows, traced = Network(architecture, {}, batch).table, TracedBatch("padded", batch, (), (), ())
-        for count, expected in ((1, one), (2, several)):
-            view = TraceView(("a",), ("",), "g", architecture, rows, (frozenset(),), (traced,) * count, False)
-            assert expected is None or shape(rows[name], view) == expected

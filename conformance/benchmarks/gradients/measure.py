@@ -16,7 +16,7 @@ from conformance.benchmarks.scored import Part, Score, lines
 from conformance.checks.backward_passes import gradients
 from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
-from conformance.judge.depth import Depth
+from conformance.judge import Depth
 from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

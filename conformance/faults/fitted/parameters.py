@@ -1,7 +1,7 @@
 """Fitted faults of parameters: weights, biases, norms or tables other than the checkpoint's, estimated from the array.
 
-Wherever an assignment (`differences.assignment`) or a matrix of low rank makes the estimated parameters of the right ones, the
-layer with it is tried first: it has fewer numbers, which are fitted anew to the result.
+Wherever an assignment (`differences.assignment`) makes the estimated parameters of the right ones, the layer with it is tried
+first: it has fewer numbers, which are fitted anew to the result.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.faults.changes import Altered, variance_of_stored_weight, with_slack
+from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
 from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
@@ -161,7 +161,7 @@ def _linear(step: Step, data: FitData) -> Fit | None:
                 estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
     assigned = _assigned(step, data, lambda parameters: _of_stored(step, parameters), estimates)
     columns, wrong = _of_columns(step, data, estimates["weight"]) if estimates else None, _wrong_outputs(step, data)
-    simpler = tuple(fit for fit in (assigned, columns, _of_low_rank(step, data, solved, len(wrong))) if fit)
+    simpler = tuple(fit for fit in (assigned, columns) if fit)
     text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
     return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
 
@@ -182,34 +182,6 @@ def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None
     weight[:, columns] += np.linalg.lstsq(inputs[:, columns], residual, rcond=None)[0].T
     text = f"{_name(step, 'weight')}{block_of(np.ones(len(weight), np.bool_), columns)}, number of columns"
     return Fit(_of_stored(step, {"weight": weight}), int(columns.sum()) * len(weight), text, float(columns.sum()))
-
-
-def _of_low_rank(step: Linear, data: FitData, solved: _Solution, wrong: int) -> Fit | None:
-    """Return the layer with its weight changed by a matrix of low rank, as by an adapter (LoRA); None if the rank is not low.
-
-    The rank is the number of singular values of the fitted change of the result above the largest that errors may have. Errors of
-    the results, of standard deviations a_no, have at most max_n (Σ_o a_no²)^½ + max_o (Σ_n a_no²)^½ + t max a, except with the
-    false-alarm probability of the threshold t, to leading order (Bandeira and van Handel 2016); rounding the weight has likewise
-    ω (√O + √I + t) times the largest of X. The rank r is low if each of r (I + O − r) numbers has three elements of
-    the weight, and if more than 2 r outputs are wrong: r rows of the weight have the rank r whatever they are.
-    """
-    weight, (inputs,) = step.site.parameters["weight"], data.rows(step.inputs)
-    (outputs, width), change = weight.shape, solved.weight - weight
-    left, values, right = np.linalg.svd(inputs @ change.T + solved.bias - step.bias, full_matrices=False)
-    unit = relative_error(data.allowed[data.judged], step.value[data.judged]) * float(np.sqrt((solved.weight**2).mean()))
-    of_weight = unit * (math.sqrt(outputs) + math.sqrt(width) + data.threshold) * float(np.linalg.norm(inputs, 2))
-    of_results = float(np.linalg.norm(solved.errors) + solved.errors.max() * (math.sqrt(len(inputs)) + data.threshold))
-    rank = int((values > of_weight + of_results).sum())
-    if not rank or LEAST_ROWS * rank * (outputs + width - rank) > weight.size or wrong <= 2 * rank:
-        return None
-    changed = weight + (np.linalg.lstsq(inputs, left[:, :rank] * values[:rank], rcond=None)[0] @ right[:rank]).T
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        assert isinstance(altered.inner, Linear)
-        return as_array(solved.slack + variance_of_stored_weight(altered.inner.inputs, changed, arithmetic))
-
-    faulty = with_slack(with_parameters(step, weight=changed), slack)
-    return Fit(faulty, rank * (outputs + width - rank), f"{_name(step, 'weight')} by a matrix of rank", float(rank))
 
 
 # A factor and an addend of each output of a linear layer or norm, for which a few rows suffice.

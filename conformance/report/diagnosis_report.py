@@ -1,0 +1,196 @@
+"""Document of a diagnosis from final outputs. Pure functions."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation
+from conformance.diagnosis.pooling import POOLINGS
+from conformance.faults import BY_NAME, reported_as
+from conformance.judge.number_words import figure
+from conformance.model.activations import LAYER
+from conformance.numerics.thresholds import SEPARABLE_Z
+from conformance.report.document import Document
+
+_LISTED = 12  # maximum number of names in a list
+
+
+def document(found: Diagnosis) -> Document:
+    """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
+    tone = "bad" if not found.conforms else "odd" if _is_odd_pooling(found, found.pooling) else "good"
+    explanations, others = ([], []) if found.conforms else _explanations(found)
+    sentences = [*_facts(found), *(_passing(found) if found.conforms else _failing(found))]
+    view = {"sentences": sentences, "explanations": explanations, "others": others}
+    return Document("diagnosis", view, _verdict(found), tone)
+
+
+def _verdict(found: Diagnosis) -> str:
+    if found.conforms:
+        if _is_odd_pooling(found, found.pooling):
+            return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
+        return "conforms, as far as these outputs show"
+    if not any(e.explains for e in found.explanations):
+        if found.cut_short:
+            return "does not conform, and no explanation was found within the time limit"
+        return "does not conform, and no set of up to three mistakes of the catalogue explains it"
+    return "does not conform"
+
+
+def _sentence(pooling: str, found: Diagnosis) -> str:
+    return POOLINGS[pooling].sentence.format(features=found.features)
+
+
+def _name(pooling: str, found: Diagnosis) -> str:
+    """Return a name of a wrong pooling."""
+    if POOLINGS[pooling].is_cut_last:
+        return f"cut to {found.features} features, not normalised again"
+    return POOLINGS[pooling].mistake or f"pooling {pooling}"
+
+
+def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
+    """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
+    return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
+
+
+def _facts(found: Diagnosis) -> Iterator[str]:
+    read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
+    stored = f"stored in {' and '.join(found.stored)}; " if found.stored else ""
+    digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
+    if found.features:
+        yield f"embeddings are shortened to {found.features} features, which are normalised again if the whole ones are"
+    yield f"read: {read}; {stored}{digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
+    under = f" with pooling {found.pooling}" if found.pooling else ""
+    yield (
+        f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
+        f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
+    )
+    if found.cut_short:
+        yield found.cut_short
+
+
+def _passing(found: Diagnosis) -> Iterator[str]:
+    yield from (f"pooling: {name}, {_sentence(name, found)}" for name in found.poolings)
+    total = len(found.shown) + len(found.unseen)
+    yield f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
+    weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
+    none = [u.name for u in found.unseen if not u.expected_z > 0.0]
+    for what, names in (("too small to be detected in these outputs", weak), ("no effect on these outputs", none)):
+        if names:
+            yield f"{what}: {_first(names)}"
+    yield found.unconfirmed
+
+
+def _failing(found: Diagnosis) -> Iterator[str]:
+    if found.detected_faults:
+        mistakes = _first(list(found.detected_faults))
+        yield f"rms and largest error are within their limits, but the error has the pattern of {mistakes}"
+    explains = any(e.explains for e in found.explanations)
+    tied = len(_same_functions(found.tied))
+    if explains and tied > 1:
+        yield f"{tied} explanations cannot be distinguished on these numbers:"
+    if not explains and any(e.accounted > 0.0 for e in found.explanations):
+        yield (
+            "These sets of mistakes come closest, but do not explain the outputs: each leaves errors beyond rounding, and any of "
+            "their mistakes may be absent."
+        )
+
+
+def _explanations(found: Diagnosis) -> tuple[list[list[str]], list[str]]:
+    """Return the lines of each explanation, and a sentence on those that are less likely."""
+    same = _same_functions(found.tied)
+    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
+    listed = listed or [(e, []) for e in found.explanations if e.accounted > 0.0]
+    others = [_brief(e, found) for e in found.explanations if e.explains and not e.tied]
+    return (
+        [[f"{i}. {_headline(e, found)}", *_details(e, found, phrases)] for i, (e, phrases) in enumerate(listed, 1)],
+        [f"also explain the outputs, but are less likely or less simple: {_first(others)}"] if others else [],
+    )
+
+
+def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
+    """Return the indices of those explanations that are different functions.
+
+    Each has the explanations that are the same function, as clauses. Of these the fault that is reported in the others' place
+    comes first in `tied`, which is in the order of the catalogue.
+    """
+    first: dict[tuple[object, ...], int] = {}
+    phrases: dict[int, list[str]] = {}
+    for i, e in enumerate(tied):
+        functions = sorted((reported_as(f.name), tuple(_layer(place) for place in f.places)) for f in e.faults)
+        index = first.setdefault((e.pooling, e.dtype, *functions), i)
+        said = phrases.setdefault(index, [])
+        said += [_phrase(f) for f in e.faults if index != i and reported_as(f.name) != f.name]
+    return phrases
+
+
+def _layer(place: str) -> str:
+    found = LAYER.fullmatch(place)
+    return found[1] if found else place
+
+
+def _phrase(f: FaultAttribution) -> str:
+    """Return a fault that is the same function as another one as a clause."""
+    same = BY_NAME[f.name].same_as
+    assert same is not None
+    return same.phrase.format(value=figure(f.estimate.value, f.estimate.deviation) if f.estimate else "")
+
+
+def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Iterator[str]:
+    yield from _pooling(e, found)
+    for attribution in e.faults:
+        alike = f" (or {', or '.join(same)}; these outputs cannot tell which)" if same and attribution is e.faults[0] else ""
+        yield f"{attribution.sentence}{alike}: {attribution.where}"
+        if attribution.cause and e.explains:
+            yield f"usual cause: {attribution.cause}"
+    yield _figures(e)
+
+
+def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
+    """Yield a sentence about a wrong pooling, or one over padding, and its usual cause."""
+    if not e.pooling_differs and not _is_odd_pooling(found, e.pooling):
+        return
+    pooling = POOLINGS[e.pooling]
+    expected = f", not {_sentence(found.pooling, found)}" if e.pooling_differs else ""
+    yield f"the embedding is {_sentence(e.pooling, found)}{expected}: in the pooling"
+    if not e.pooling_differs:
+        yield "the checkpoint declares no pooling; embeddings then depend on the padding of their batch"
+    if pooling.is_cut_last:
+        yield "usual cause: a slice of the embedding, or sentence-transformers' truncate_dim without normalize_embeddings=True"
+    if pooling.mistake and BY_NAME[pooling.mistake].cause:
+        yield f"usual cause: {BY_NAME[pooling.mistake].cause}"
+
+
+def _headline(e: RankedExplanation, found: Diagnosis) -> str:
+    names = [b.name for b in e.faults]
+    if e.pooling_differs or _is_odd_pooling(found, e.pooling):
+        names.insert(0, _name(e.pooling, found))
+    if not names:
+        names = [f"computed in {e.dtype}"]
+    rendered = " and ".join(names)
+    return (
+        rendered if e.explains else f"not an explanation: {rendered} would account for {_percent(e.accounted)} of the squared error"
+    )
+
+
+def _percent(share: float) -> str:
+    """Return a share of less than 1 in per cent, rounded down, so that it is never shown as 100 %."""
+    return f"{math.floor(1000.0 * share) / 10.0:g} %"
+
+
+def _brief(e: RankedExplanation, found: Diagnosis) -> str:
+    pooling = _name(e.pooling, found) if e.pooling_differs else ""
+    return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or pooling or e.dtype
+
+
+def _figures(e: RankedExplanation) -> str:
+    parts = [f"remaining difference: rms {e.rms:.3g} σ, largest {e.max:.3g} σ"]
+    if e.z is not None and not any(f.estimate for f in e.faults):
+        parts.append(f"z = {e.z:.3g}")
+    if e.pooling:
+        parts.append(f"pooling {e.pooling}")
+    return ", ".join(parts)
+
+
+def _first(texts: list[str]) -> str:
+    """Return the first `_LISTED` texts and, if there are more, their number."""
+    more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return ", ".join([*texts[:_LISTED], *more])

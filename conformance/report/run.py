@@ -1,0 +1,369 @@
+"""Document of a run: counts, verdicts by candidate and setting, then the cases, worst first, then notes. Pure functions."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from conformance.glossary.terms import TERMS
+from conformance.numerics.functions import FUNCTIONS
+from conformance.report.axis import sigma
+from conformance.report.case import CaseView, first_line
+from conformance.report.coverage_sentences import (
+    duration,
+    headline,
+    mistakes,
+    number,
+    of_sizes,
+    padding,
+    rendered,
+    searched,
+    subject,
+)
+from conformance.report.document import Document, Row, Span
+from conformance.report.finding_sentences import repair, sentence
+from conformance.report.findings import layers_of
+from conformance.report.repeated import by_reason, further, same_as_values, values_by_setting
+from conformance.results.case import Case
+from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome
+from conformance.results.records import CaseRecords, CheckRecord, FunctionRecord, Header, Results
+from conformance.results.result import Result
+from conformance.results.to_records import footer, records_of
+
+LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
+PADDING = "padding is not judged: a correct candidate may compute anything there; attention to padding must be zero"
+_REASONS = 5  # maximum number of reasons of a candidate in the summary; its sections have all of them
+
+Setting = tuple[str, str, str]  # golden, device, dtype
+
+
+def document(results: Results) -> Document:
+    """Return the document of a run."""
+    view = RunView(results)
+    return Document("run", {"run": view}, view.title, view.tone)
+
+
+def case_document(result: Result) -> Document:
+    """Return the document of one case."""
+    return Document("one_case", {"c": CaseView(records_of(result))})
+
+
+@dataclass(frozen=True)
+class CandidateChecks:
+    """All checks of one candidate in one setting, worst first."""
+
+    implementation: str
+    setting: Setting
+    cases: tuple[CaseRecords, ...]
+
+    @property
+    def worst(self) -> CaseRecords:
+        """The case with the worst outcome; skipped checks are ignored unless all were skipped."""
+        return next((c for c in self.cases if c.check.outcome != "skip"), self.cases[0])
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the worst case."""
+        return self.worst.check.outcome
+
+    @property
+    def tone(self) -> str:
+        """The tone of the outcome."""
+        return OUTCOME_TEXT[self.outcome].tone
+
+    @property
+    def note(self) -> str:
+        """The coverage of the check `values`, else of the one that judged most; how many checks ran; how many were skipped."""
+        widest = max((c.check for c in self.cases), key=lambda c: (c.check == "values", c.judged))
+        which = "" if widest.check == "values" else f" in the check {widest.check}"
+        declared = [c.check for c in self.cases if c.check.declared]
+        skipped = sum(c.check.outcome == "skip" for c in self.cases)
+        parts = (
+            f"{widest.judged} of {widest.activations} activations{which}" if widest.activations else "",
+            f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else "",
+            f"{skipped} skipped" if 0 < skipped < len(self.cases) else "",
+        )
+        return ", ".join(filter(None, parts))
+
+
+def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
+    """Group cases by candidate and setting, worst first; ties are in the order in which they ran."""
+    found: dict[tuple[str, Setting], list[CaseRecords]] = {}
+    for case in cases:
+        c = case.check
+        found.setdefault((c.implementation, (c.golden, c.device, c.dtype)), []).append(case)
+    groups = (
+        CandidateChecks(*key, tuple(sorted(theirs, key=lambda c: (ORDER.index(c.check.outcome), c.check.check != "values"))))
+        for key, theirs in found.items()
+    )
+    return sorted(groups, key=lambda g: ORDER.index(g.outcome))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Several passing checks of one candidate in one setting, other than the check `values`."""
+
+    checks: tuple[CheckRecord, ...]
+    id: str
+
+    @property
+    def subject(self) -> str:
+        """The candidate and the setting."""
+        c = self.checks[0]
+        return f"{c.implementation} on {c.golden}, {c.device}, {c.dtype}"
+
+    @property
+    def verdict(self) -> Span:
+        """How many checks pass."""
+        return Span(f"passes {len(self.checks)} more checks", "good")
+
+    @property
+    def searches(self) -> str:
+        """A sentence on the searches among the checks; empty if there is none."""
+        searches = [c for c in self.checks if c.tried]
+        if not searches:
+            return ""
+        worst = max(searches, key=lambda c: c.worst or 0.0)
+        largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
+        many = "1 search" if len(searches) == 1 else f"{len(searches)} searches"
+        tried = number(sum(c.tried for c in searches), "example")
+        return f"{tried} in {many}{of_sizes(searches)}{largest}, {duration(self.checks)}"
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What the report of a run says."""
+
+    results: Results
+
+    @cached_property
+    def groups(self) -> list[CandidateChecks]:
+        """The candidates in each setting, worst first."""
+        return candidate_checks(self.results.cases)
+
+    @property
+    def title(self) -> str:
+        """The verdict on the run."""
+        names = list(dict.fromkeys(c.implementation for c in self.results.checks))
+        bad = {g.implementation for g in self.groups if g.tone == "bad"}
+        wrong = {g.implementation for g in self.groups if g.tone == "bad" and g.outcome != "error"}
+        if len(names) == 1:
+            failure = "does not conform" if wrong else "could not be judged"
+            return f"{names[0]} {failure}" if bad else f"{names[0]}: {self._fine}"
+        judged = {g.implementation for g in self.groups if g.outcome != "skip"}
+        of = f" of {len(names)} candidates"
+        counts = [f"{len(wrong)}{of} {'does' if len(wrong) == 1 else 'do'} not conform"] if wrong else []
+        counts += [f"{len(bad - wrong)}{'' if wrong else of} could not be judged"] if bad - wrong else []
+        counts += [] if bad else [f"{len(judged)}{of}: {self._fine}"]
+        counts += [f"{len(names) - len(judged)} skipped"] if len(judged) < len(names) else []
+        return ", ".join(counts)
+
+    @property
+    def _fine(self) -> str:
+        """The verdict on a run in which nothing fails."""
+        outcomes = {c.outcome for c in self.results.checks}
+        if not self.results.sound:
+            return "incomplete; no failure in what was judged"
+        return "nothing was judged" if not outcomes - {"skip"} else "known failures only" if "xfail" in outcomes else "all conforms"
+
+    @property
+    def tone(self) -> str:
+        """The tone of the verdict."""
+        tones = {g.tone for g in self.groups}
+        return "bad" if "bad" in tones else "good" if "good" in tones and self.results.sound else ""
+
+    @property
+    def ran(self) -> int:
+        """The number of checks that came to a judgement."""
+        return (self.results.footer or footer(self.results.checks)).ran
+
+    @property
+    def headline(self) -> str:
+        """The counts of the run."""
+        return headline(self.results.footer or footer(self.results.checks), self.results.remarks)
+
+    @property
+    def started(self) -> str:
+        """Version and time."""
+        header = self.results.header
+        return " ".join(("bert-conformance", *(filter(None, (header.suite, header.started)) if header else ())))
+
+    @property
+    def remarks(self) -> list[Span]:
+        """The notes on the results."""
+        return [Span(str(note), "bad" if note.grave else "odd") for note in self.results.remarks]
+
+    @cached_property
+    def sections(self) -> list[CaseView | Passes]:
+        """The cases: single ones or those of one reason, worst first, then grouped passes."""
+        apart, together = _grouped(self.results.cases)
+        repeated, values = by_reason(apart), values_by_setting(apart)
+        found: list[CaseView | Passes] = []
+        for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
+            alike = repeated.get(id(case), [case])
+            if case is alike[0]:
+                more = tuple(further(case, alike[1:]))
+                found.append(CaseView(case, self.results.headers, same_as_values(case, values), more, f"case-{len(found) + 1}"))
+        return [*found, *(Passes(tuple(c.check for c in group), f"case-{len(found) + i}") for i, group in enumerate(together, 1))]
+
+    @cached_property
+    def _links(self) -> dict[Case, str]:
+        """The anchor of each case's section."""
+        every = {case.check.case: case for case in self.results.cases}
+        repeated = by_reason(list(every.values()))
+        links = {check.case: s.id for s in self.sections for check in (s.checks if isinstance(s, Passes) else (s.check,))}
+        return {key: links.get(key) or links.get(repeated.get(id(case), [case])[0].check.case, "") for key, case in every.items()}
+
+    def _link(self, case: CaseRecords) -> str:
+        return self._links[case.check.case]
+
+    @property
+    def wrong(self) -> list[tuple[str, list[tuple[Span, str]]]]:
+        """The candidates that do not conform, worst first, each with its reasons, and the repair of each."""
+        values = values_by_setting(self.results.cases)
+        found: dict[str, dict[tuple[str, str], list[tuple[CandidateChecks, CaseRecords]]]] = {}
+        for group in self.groups:
+            for case in group.cases if group.tone == "bad" else ():
+                for why in () if same_as_values(case, values) else dict.fromkeys(_reasons(case)):
+                    found.setdefault(group.implementation, {}).setdefault(why, []).append((group, case))
+        return [(name, self._spans(reasons)) for name, reasons in found.items()]
+
+    def _spans(self, reasons: dict[tuple[str, str], list[tuple[CandidateChecks, CaseRecords]]]) -> list[tuple[Span, str]]:
+        spans = [
+            (
+                Span(why, "", self._link(places[0][1]), f"on {'; '.join(dict.fromkeys(', '.join(g.setting) for g, _ in places))}"),
+                fix,
+            )
+            for (why, fix), places in list(reasons.items())[:_REASONS]
+        ]
+        more = len(reasons) - len(spans)
+        return [*spans, (Span(f"and {more} more below"), "")] if more else spans
+
+    @property
+    def matrix(self) -> tuple[list[str], list[Row]]:
+        """The verdicts, with candidates as rows, worst first, and settings as columns; no rows if there is a single verdict."""
+        settings = sorted(dict.fromkeys(g.setting for g in self.groups))
+        at = {(g.implementation, g.setting): g for g in self.groups}
+        rows: list[Row] = [
+            (name, *(self._verdict(at.get((name, setting))) for setting in settings))
+            for name in dict.fromkeys(g.implementation for g in self.groups)
+        ]
+        return ["candidate", *(", ".join(s) for s in settings)], rows if len(self.groups) > 1 else []
+
+    def _verdict(self, group: CandidateChecks | None) -> Span:
+        if group is None:
+            return Span("not run", "quiet")
+        text = OUTCOME_TEXT[group.outcome]
+        return Span(f"{text.symbol} {text.of_check}", group.tone, self._link(group.worst), group.note)
+
+    @property
+    def checks(self) -> list[Row]:
+        """A row for each check."""
+        return [_row(case.check) for case in sorted(self.results.cases, key=lambda c: ORDER.index(c.check.outcome))]
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """For each user's checkpoint on which a check passed, a sentence about properties that a pass does not confirm."""
+        passed = {check.golden for check in self.results.checks if check.outcome == "pass"}
+        goldens = {(n, g.unconfirmed) for h in self.results.headers for n, g in h.goldens.items() if g.unconfirmed and n in passed}
+        return [f"{name}: {said}" for name, said in sorted(goldens)]
+
+    @property
+    def terms(self) -> list[tuple[str, str]]:
+        """The terms that the columns and sentences about failures contain, with their meanings."""
+        failed = [a for a in self.results.activations if a.outcome == "fail" and a.local is not None]
+        if not failed:
+            return []
+        shown = {"origin"}
+        shown |= {"sigma", "local rms", "max", "limit"} if any(a.local and a.local.rms is not None for a in failed) else set()
+        shown |= {"global rms"} if any(a.global_error is not None and a.global_error.rms is not None for a in failed) else set()
+        lines = " ".join(line for case in self.results.cases for f in mistakes(case.activations) for line in rendered(f, 0))
+        shown |= {term for term, said in (("amplitude", "amplitude "), ("z", "z = "), ("estimate", "±")) if said in lines}
+        return [(name, TERMS[name].meaning) for name in (*LEGEND, "estimate") if name in shown]
+
+    @property
+    def padding(self) -> str:
+        """A remark on padding if a failing batch has any."""
+        masks = (c.counterexample.batch.get("attention_mask") for c in self.results.checks if c.counterexample)
+        return PADDING if any(any(map(any, padding(mask))) for mask in masks if mask) else ""
+
+    @property
+    def environments(self) -> list[list[Row]]:
+        """The facts on software and machine of each run."""
+        headers = [h for n, h in enumerate(self.results.headers) if h not in self.results.headers[:n]]
+        return [[(what, said) for what, said in _facts(header) if said] for header in headers]
+
+    @property
+    def candidates(self) -> list[Row]:
+        """The candidates with distribution, version and object."""
+        judged, headers = {check.implementation for check in self.results.checks}, self.results.headers
+        known = {(n, i.distribution, i.version, i.origin) for h in headers for n, i in h.implementations.items() if n in judged}
+        others = judged - {name for name, *_ in known}
+        return [*sorted(known), *((name, "unknown, as of any that is not registered", "", "") for name in sorted(others))]
+
+    @property
+    def goldens(self) -> list[Row]:
+        """The goldens with versions and digests."""
+        stored = {name: golden for h in self.results.headers for name, golden in h.goldens.items()}
+        return [
+            (name, str(g.version), g.source, g.stored_digest, g.weights_digest, g.unconfirmed) for name, g in sorted(stored.items())
+        ]
+
+
+def _reasons(case: CaseRecords) -> Iterable[tuple[str, str]]:
+    """Yield the mistakes of a failing case with their repairs; without mistakes, the first line of the reason.
+
+    Of other checks than `values` only the first line of the reason is given.
+    """
+    c, layers = case.check, layers_of(case.activations)
+    if c.outcome not in FAILING:
+        return
+    found = mistakes(case.activations) if c.check == "values" else ()
+    yield from (("; ".join(filter(None, (sentence(m, layers), m.hidden, *m.anatomy))), repair(m)) for m in found)
+    if not found:
+        yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}", ""
+
+
+def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CaseRecords]]]:
+    """Split cases into those shown singly and groups of passes of one candidate in one setting, other than the check `values`."""
+    groups: dict[tuple[str, ...], list[CaseRecords]] = {}
+    for case in cases:
+        c = case.check
+        if c.outcome == "pass" and c.check != "values":
+            groups.setdefault((c.implementation, c.golden, c.device, c.dtype), []).append(case)
+    together = [group for group in groups.values() if len(group) > 1]
+    grouped = {id(case) for group in together for case in group}
+    return [case for case in cases if id(case) not in grouped], together
+
+
+def _row(c: CheckRecord) -> Row:
+    tried = searched(c) if c.outcome == "pass" else number(c.tried, "example")
+    judged = f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else ""
+    return subject(c), c.outcome, judged, "" if c.median_rms is None else sigma(c.median_rms)
+
+
+def _largest_error(name: str, measured: FunctionRecord) -> str:
+    """Return the absolute error of a function with a bounded scale, otherwise the error in ULP."""
+    is_absolute = name not in FUNCTIONS or FUNCTIONS[name].has_zero
+    value = measured.absolute if is_absolute else measured.ulp
+    return "not finite" if value is None else f"{value:.2g}" if is_absolute else f"{value:.2g} ULP"
+
+
+def _facts(h: Header) -> Iterator[tuple[str, str]]:
+    yield "suite", f"{h.suite}, results of schema {h.schema}"
+    yield "Python", h.python
+    yield "torch", h.torch
+    yield "transformers", h.transformers or "not installed"
+    yield "NumPy", h.numpy
+    yield "ONNX Runtime", h.onnxruntime or ""
+    yield "platform", h.platform
+    yield "processor", f"{h.processor}; {h.threads} threads"
+    if h.machine:
+        bits = ", ".join(f"{name} {'unknown' if bits is None else bits}" for name, bits in h.machine.products.items())
+        settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
+        errors = ", ".join(f"{name} {_largest_error(name, f)}" for name, f in h.machine.functions.items())
+        yield "float32", f"{h.machine.instruction_set}; effective bits of products: {bits}; {settings}"
+        yield "functions", f"largest errors, absolute or in ULP: {errors}; for gelu and gelu_tanh: the error of their erf or tanh"
+    yield "GPU", h.gpu or "none"
+    yield "false alarms", f"{h.false_alarm} a run"
+    yield "searches", f"{number(h.examples, 'example')}{'' if h.seed is None else f', seed {h.seed}'}"
+    yield "shard", h.shard

@@ -1,1 +1,0 @@
-"""Report of a trace: tokens, statistics of every step, diagrams of the modules, attention and predictions."""
