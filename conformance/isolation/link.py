@@ -135,7 +135,10 @@ class Link:
             message = msgspec.json.decode(line, type=_Line)
             if not 0 <= message.bytes <= most + longest:
                 raise NoMessageError(f"arrays of {message.bytes} bytes, where {most} are expected")
-            return Received(line, load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {})
+            arrays = load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {}
+            if any(array.dtype.kind not in "biuf" for array in arrays.values()):
+                raise NoMessageError("an array of complex numbers")
+            return Received(line, arrays)
         except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
             raise NoMessageError(str(error)) from error
 
@@ -197,7 +200,7 @@ class Received:
         """Return a value of the message as an object of the type `kind`; raise `NoMessageError` if it is none."""
         try:
             return msgspec.json.decode(raw, type=kind, dec_hook=self._converted)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:  # a `UsageError`: of a batch
             raise NoMessageError(str(error)) from error
 
     def _converted(self, kind: Any, value: Any) -> Any:
