@@ -85,12 +85,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
     if whole and hasattr(session.config, "workerinput") and any(map(is_to_check, session.items)):
         with suppress(ConformanceError):  # the checks of the other workers report it
-            start_recording()  # Without the file of a worker that got no check, its shard would be missing.
+            start_recording()  # so that a worker that got no check has a file, too
     end(whole=whole)
 
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":
-    """Open the recording of this process; under xdist each worker has its own file, a shard of the run."""
+    """Open the recording of this process; under xdist each worker has its own file."""
     from conformance.checks.run_header import header_of
     from conformance.errors import ConformanceError, UsageError
     from conformance.goldens.manifest import manifest
@@ -98,13 +98,13 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
     from conformance.suite.session_results import open_recording
 
     worker = getattr(config, "workerinput", None)
-    name, shard, run = "results.jsonl", "1/1", ""
+    name, run = "results.jsonl", ""
     if worker:
         number = int(worker["workerid"].removeprefix("gw")) + 1
-        name, shard, run = f"results-{number}.jsonl", f"{number}/{worker['workercount']}", worker["testrunuid"]
+        name, run = f"results-{number}.jsonl", worker["testrunuid"]
     device = (config.getoption("--bert-device") or ["cpu"])[0]
     try:
-        return open_recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
+        return open_recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), run))
     except (OSError, ConformanceError) as error:
         raise UsageError(f"--bert-out {out}: {error}") from error
 

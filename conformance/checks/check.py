@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from conformance.judge import Depth
-from conformance.results.case import Case
+from conformance.results.case import Case, KnownFailure
 
 if TYPE_CHECKING:
     from conformance.candidates.registry import Implementation
-    from conformance.checks.known_failures import KnownFailure
     from conformance.goldens.golden import Golden
     from conformance.results.example import Example
     from conformance.results.result import Result
@@ -64,7 +63,7 @@ class Request:
     plan: Plan = USUAL
     examples: "Sequence[Example]" = ()
     require: Sequence[str] = ()
-    known_failures: "Sequence[KnownFailure] | None" = None
+    known_failures: Sequence[KnownFailure] | None = None
     load: "Callable[[Any], Implementation] | None" = None
 
     @classmethod

@@ -21,9 +21,8 @@ from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, FixtureError, UsageError
 from conformance.judge import cache
 from conformance.judge.backward_of_wrong_steps import with_forward_steps, without_gradients_through_wrong_steps
-from conformance.judge.disambiguation import disambiguated
 from conformance.judge.evidence import LocalJudgement, Verdict
-from conformance.judge.further_rows import named_on_further_rows
+from conformance.judge.further_batches import disambiguated, named_on_further_rows
 from conformance.judge.judge import Judge
 from conformance.judge.layer_order import with_one_origin
 from conformance.judge.select_arithmetic import select_arithmetic

@@ -20,7 +20,7 @@ attribute `known_failures`.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -41,10 +41,9 @@ from conformance.model.files import read_toml, reading
 from conformance.names import nearest
 from conformance.numerics.devices import USUAL, not_a_device
 from conformance.numerics.formats import FORMATS
-from conformance.results.case import Case
+from conformance.results.case import PATTERNS, Case, KnownFailure
 from conformance.results.result import Result
 
-_PATTERNS = ("check", "implementation", "golden", "device", "dtype")
 _LAYERS = 100  # layers of the table against which patterns are matched: covers all numbers of one or two digits
 # How to list all names, of those that are too many to report.
 _MANY = {
@@ -52,30 +51,6 @@ _MANY = {
     "activation": "`bert-conformance trace golden:tiny` prints those that there are",
     "fault": "`bert-conformance golden power` prints those that there are",
 }
-
-
-@dataclass(frozen=True)
-class KnownFailure:
-    """One entry of the file; `where` is the location of the entry in it."""
-
-    check: str
-    reason: str
-    issue: str = ""
-    activation: str = ""
-    fault: str = ""
-    implementation: str = "*"
-    golden: str = "*"
-    device: str = "*"
-    dtype: str = "*"
-    where: str = field(default="", compare=False)
-
-    def matches(self, case: Case) -> bool:
-        """Return whether the patterns of the entry match a case."""
-        return all(fnmatchcase(getattr(case, name), getattr(self, name)) for name in _PATTERNS)
-
-    def __str__(self) -> str:
-        """Return the reason, followed by the issue in parentheses if there is one."""
-        return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
 
 def read(path: Path) -> list[KnownFailure]:
@@ -91,7 +66,7 @@ def read(path: Path) -> list[KnownFailure]:
 def _entry(entry: object, where: str) -> KnownFailure:
     if not isinstance(entry, dict):
         raise UsageError(f"{where} is no table: {entry!r:.40}")
-    allowed = ("check", "reason", "issue", "activation", "fault", *_PATTERNS[1:])
+    allowed = ("check", "reason", "issue", "activation", "fault", *PATTERNS[1:])
     unknown = sorted(set(entry) - set(allowed))
     lacking = [key for key in ("check", "reason") if not entry.get(key)]
     lacking += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
@@ -128,18 +103,18 @@ def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bo
 
 def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
     """Return whether one pattern of the entry matches nothing in the cases of this run."""
-    return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in _PATTERNS)
+    return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in PATTERNS)
 
 
 def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
     """Raise `UsageError` with all entries that have a pattern that matches nothing, neither in these cases nor elsewhere."""
-    run = {what: {getattr(case, what) for case in cases} for what in _PATTERNS}
+    run = {what: {getattr(case, what) for case in cases} for what in PATTERNS}
 
     @cache  # most entries share patterns
     def wrong(what: str, pattern: str) -> str | None:
         return missing(what, pattern, run.get(what, ()))
 
-    patterns = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
+    patterns = [what for what in (*PATTERNS, "activation", "fault") if named or what != "implementation"]
     found = [(e, wrong(what, pattern)) for e in entries for what in patterns if (pattern := getattr(e, what))]
     rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
     if rendered:

@@ -1,23 +1,15 @@
-"""Write a run to its folder: the results file, with a record of each check as it ends, and files that reproduce failures."""
+"""Write the records of a run to its results file, a case as it ends; a run that was interrupted is continued."""
 
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from conformance.checks.repro import remove_artifacts, write_repro
 from conformance.errors import UsageError
-from conformance.goldens.custom_golden import open_golden
-from conformance.goldens.golden import Golden
 from conformance.results.case import Case
 from conformance.results.file import Writer, resumable
-from conformance.results.merge import merged
+from conformance.results.merge import RunRecords, merged
 from conformance.results.records import CaseRecords, Header, Results
-from conformance.results.result import Result
-from conformance.results.shards import RunRecords
-from conformance.results.to_records import footer, records_of
-
-FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
+from conformance.results.to_records import footer
 
 # The fields that a resumed run must share with its first part.
 _OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("started", "machine"))
@@ -110,25 +102,9 @@ class Recording:
         """The results written so far, with a note that checks are missing, as `read_results` returns them without a footer."""
         return merged([RunRecords(self._header, tuple(self._records), None, str(self.path))])
 
-    def add(self, result: Result, golden: Golden | None = None) -> None:
-        """Write a result, and the files that reproduce it if it is a failure.
-
-        The golden is opened by its name unless it is given, as a custom one.
-        """
-        self._records.append(records_of(result))
-        for record in self._records[-1].activations:
-            self._writer.write(record)
-        self._writer.write(self._records[-1].check)
-        self._leave(result, golden)
-
-    def _leave(self, result: Result, golden: Golden | None) -> None:
-        """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
-        folder, fails = self.path.parent / FAILURES, result.outcome in ("fail", "crash")
-        try:
-            if fails:
-                write_repro(result, golden or open_golden(result.case.golden), folder)
-            else:
-                remove_artifacts(result.case, folder)
-        except Exception as error:  # of any library that writes them
-            done = "written" if fails else "removed"
-            print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)
+    def add(self, records: CaseRecords) -> None:
+        """Write the records of a case."""
+        self._records.append(records)
+        for activation in records.activations:
+            self._writer.write(activation)
+        self._writer.write(records.check)

@@ -1,5 +1,6 @@
 """The files that reproduce a failure: its inputs and activations, and a script; a later pass removes them."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from conformance.checks.integrity import unaltered
 from conformance.checks.search.subject import Subject
 from conformance.checks.snippet import from_any_folder, origin, snippet
 from conformance.errors import ConformanceError
+from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.local_error import screened
 from conformance.model.batch import Batch
@@ -26,6 +28,7 @@ from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
 from conformance.results.to_records import check_record
 
+FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
 REPLAY = "replay"  # key of the metadata of a failure's file: the record of the check
 _SUFFIXES = (".safetensors", ".py")
 
@@ -69,6 +72,22 @@ def write_repro(result: Result, golden: Golden, folder: Path) -> Path:
     if found:
         path.with_suffix(".py").write_text(found.script, "utf-8")
     return path
+
+
+def leave(result: Result, golden: Golden | None, folder: Path) -> None:
+    """Write the files of a failure to a folder, or remove them after a pass; report errors without raising them.
+
+    The golden is opened by its name unless it is given, as a custom one.
+    """
+    fails = result.outcome in ("fail", "crash")
+    try:
+        if fails:
+            write_repro(result, golden or open_golden(result.case.golden), folder)
+        else:
+            remove_artifacts(result.case, folder)
+    except Exception as error:  # of any library that writes them
+        done = "written" if fails else "removed"
+        print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)
 
 
 def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:

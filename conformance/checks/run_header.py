@@ -30,7 +30,6 @@ def header_of(
     device: str,
     goldens: Mapping[str, Golden | None],
     plan: Plan,
-    shard: str = "1/1",
     run: str = "",
     implementations: Sequence[str] = (),
     cases: int = 0,
@@ -39,8 +38,8 @@ def header_of(
 ) -> Header:
     """Return the header of a run on this machine.
 
-    `goldens` has for each name a custom golden, or None for the stored golden of that name; `shard` is `number/total`; `run`
-    distinguishes runs whose shards may be in the same folder. All registered candidates are recorded if `implementations` is empty.
+    `goldens` has for each name a custom golden, or None for the stored golden of that name; `run` identifies a
+    run whose results may be in several files of one folder. All registered candidates are recorded if `implementations` is empty.
     `settings` has what else decides a verdict, `limits` the limits of candidates; `cases` is 0 if not known.
     """
     import torch
@@ -63,7 +62,6 @@ def header_of(
         depth=plan.depth,
         settings={**settings, **_architectures(goldens), **_code(implementations)},
         limits=dict(limits),
-        shard=shard,
         run=run,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         implementations=_implementation_records(implementations),

@@ -43,7 +43,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         bare = next((name for name in unknown if not name.startswith("-")), "") if is_run else ""
         hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    arguments.given = list(sys.argv[1:] if argv is None else argv)
     return arguments
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +65,6 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.out.exists() and not arguments.out.is_dir():
         raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
-    if arguments.jobs > 1 or arguments.resume:
-        from conformance.cli.jobs import is_for_jobs, run_jobs
-
-        if is_for_jobs(arguments.jobs, arguments.shard, arguments.out, resume=arguments.resume):
-            return run_jobs(arguments.given, arguments.jobs, arguments.out, arguments.format, resume=arguments.resume)
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
@@ -80,13 +76,15 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    return run_all(_run_options(arguments), arguments.out, arguments.format, resume=arguments.resume)
+    plain = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})  # can be sent to a process
+    options_of = partial(_run_options, plain)
+    return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
 
 def _run_options(arguments: Namespace) -> "RunOptions":
     from conformance.checks.check import Plan
     from conformance.checks.known_failures import read
-    from conformance.cli.run_options import RunOptions, shard_of
+    from conformance.cli.run_options import RunOptions
     from conformance.isolation.worker_process import ResourceLimits
 
     traces = _traces(arguments)
@@ -100,7 +98,6 @@ def _run_options(arguments: Namespace) -> "RunOptions":
         require=arguments.require_activations or (),
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
-        shard=shard_of(arguments.shard),
         limits=ResourceLimits(arguments.timeout, arguments.memory, network=arguments.network),
         in_process=arguments.in_process,
     )

@@ -67,9 +67,8 @@ def _add_extent(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the cache (see `cache --help`)")
     parser.add_argument(
-        "-j", "--jobs", type=positive_integer, default=1, metavar="N", help="run N parts of the checks at a time (default: 1)"
+        "-j", "--jobs", type=positive_integer, default=1, metavar="N", help="run N checks at a time, each in a process (default: 1)"
     )
-    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the checks; `report` merges them")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from conformance.candidates.lookup import is_object, registered, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check, Plan
-from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_header import short_digest
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden
@@ -16,7 +15,7 @@ from conformance.goldens.manifest import DEFAULT_GOLDENS, located
 from conformance.isolation.worker_process import ResourceLimits
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
-from conformance.results.case import Case
+from conformance.results.case import Case, KnownFailure
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class RunOptions:
         checks: patterns of check names; empty: the check `values`.
         require: patterns of activations that must be observed.
         known: the known failures.
-        shard: number of the shard and number of shards: `(1, 3)` is the first of three.
         limits: resource limits of a candidate's process.
         in_process: whether candidates run in this process, for a debugger; there are then no limits.
     """
@@ -44,7 +42,6 @@ class RunOptions:
     require: Sequence[str] = ()
     known: Sequence[KnownFailure] = ()
     plan: Plan = field(default_factory=Plan)
-    shard: tuple[int, int] = (1, 1)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     in_process: bool = False
 
@@ -64,14 +61,6 @@ def limits_of(options: RunOptions) -> dict[str, str]:
     said = {"the time limit": limits.seconds, "the memory limit": limits.memory}
     allowed = {"the network": limits.network, "the isolation": not options.in_process}
     return {k: f"{v:g}" if v else "none" for k, v in said.items()} | {k: "on" if v else "off" for k, v in allowed.items()}
-
-
-def shard_of(text: str) -> tuple[int, int]:
-    """Return the numbers in `K/N`; raise `UsageError` unless 1 ≤ K ≤ N."""
-    which, slash, count = text.partition("/")
-    if not slash or not which.isdecimal() or not count.isdecimal() or not 1 <= int(which) <= int(count):
-        raise UsageError(f"--shard {text}: expected K/N, such as 1/3 for the first of three shards")
-    return int(which), int(count)
 
 
 def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> list[Case]:
@@ -106,7 +95,7 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
 
 
 def digest(cases: Sequence[Case]) -> str:
-    """Return the digest of all cases of a run, by which the shards of one run are recognized."""
+    """Return the digest of all cases of a run, which identifies it."""
     return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
 
 

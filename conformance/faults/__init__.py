@@ -31,7 +31,7 @@ To add a fault, add a row to its theme, to the table of words and to a table of 
 
 A new table is also added to `_THEMES` below, and to `OF_SOME` if its steps occur only in some networks. A fault with numbers that
 are read off the candidate's array is a `Fitted` in one of the tuples listed in `conformance.faults.fitted.FITTED`, in the order in
-which they are tried; the other steps are the same.
+which they are tried; the other steps, and the table of words, are the same.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,8 @@
 One batch passes from `observation` (an activation with the captured ones before it) over `judge.Judge` and `local_error` to
 `judged_array`, the statistics of one array by one `segment` under one hypothesis, and to `evidence`, the conclusions as values.
 
-- The verdicts: `judge` decides for each activation of a stream, after `requirements`; `select_arithmetic`, `further_rows` and
-  `disambiguation` decide once all activations are there.
+- The verdicts: `judge` decides for each activation of a stream, after `requirements`; `select_arithmetic` and
+  `further_batches` decide once all activations are there.
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `judged_elements` and
   `looked_up_rows` (which elements count, and how many are independent).
 - Large activations: `gate`, which tests a sample exactly and verifies the rest.

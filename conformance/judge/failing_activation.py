@@ -195,11 +195,11 @@ def judge_failing(
     if not (passed or explained):
         return ()
     likeliest = _mistakes_by_operations(test, tightest, near, judged[0].local, passed)
-    by_hand = replace(judged[0].local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest)
-    mistaken = (by_hand,) if likeliest else ()
+    mistaken = replace(judged[0].local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=likeliest)
     if passed:
-        return (*_named_where_failing(_with_rows(test, judged, near), passed, known), *mistaken)
-    return mistaken or _explained(observation, judged, near, unexposed_layers, known)
+        named = _named_where_failing(_with_rows(test, judged, near), passed, known)
+        return (*named, mistaken) if likeliest else tuple(named)
+    return (mistaken,) if likeliest else _explained(observation, judged, near, unexposed_layers, known)
 
 
 def _explained(
@@ -229,14 +229,6 @@ def _explained(
     return _with_explanations(found, lambda problem, _, per_token: fitted_explanations(problem, per_token=per_token), known)
 
 
-def _single(problem: StepProblem, late: Sequence[Direction], known: Collection[str]) -> tuple[Explanation, ...]:
-    """Return the explanations by one mistake of an activation that passes under another arithmetic.
-
-    An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
-    """
-    return single_explanations(problem, [*problem.detected, *problem.subtle, *late], known)
-
-
 def _with_rows(test: LocalTest, found: Sequence[Judged], near: Sequence[Direction]) -> list[Judged]:
     """Return the judgements with the evidence of rows, if only filters fail under a hypothesis.
 
@@ -263,8 +255,12 @@ def _named_where_failing(found: Sequence[Judged], passed: Collection[str], known
         tightest = found[0].problem
         late = possible_directions(tightest.right, tightest.storage, after_failure=True)
     for judged in found:
-        is_passing = judged.local.arithmetic in passed
-        yield judged.local if is_passing else replace(judged.local, explanations=_single(judged.problem, late, known))
+        if judged.local.arithmetic in passed:
+            yield judged.local
+            continue
+        # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
+        tried = [*judged.problem.detected, *judged.problem.subtle, *late]
+        yield replace(judged.local, explanations=single_explanations(judged.problem, tried, known))
 
 
 def _with_explanations(found: Sequence[Judged], search: Search, known: Collection[str] = ()) -> tuple[LocalJudgement, ...]:

@@ -289,12 +289,17 @@ def judged_by_gate(
         return ()
     of_sample = judged(sample.observation)
     by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
-    passing = [by_name.get(local.hypothesis) for local in of_sample if local.passes]
-    if not passing or any(local.explanations or loses_a_mistake(local, share) for local in of_sample):
+    passing = [by_name[local.hypothesis] for local in of_sample if local.passes and local.hypothesis in by_name]
+    if len(passing) < sum(local.passes for local in of_sample) or not passing:  # one passes operation by operation, or none does
         return ()
-    if not all(hypothesis and is_closed(part, hypothesis, alpha) for hypothesis in passing):
+    if any(local.explanations or loses_a_mistake(local, share) for local in of_sample):
         return ()
-    return tuple(_in_whole(local, sample, share, basis_of(part)) for local in of_sample)
+    if product := product_of(part.observation):
+        is_closed = all(is_verified(product, hypothesis.arithmetic) for hypothesis in passing)
+    else:
+        is_closed = are_within_limits(part.observation, passing, alpha)
+    basis: Basis = "projections" if product else "a lower bound of sigma"
+    return tuple(_in_whole(local, sample, share, basis) for local in of_sample) if is_closed else ()
 
 
 def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
@@ -321,33 +326,37 @@ def sample_of(part: Part) -> Part:
     return part.at(np.unique(np.concatenate([part.ends, drawn[: max(-(-count // SAMPLED) - len(part.ends), 0)]])))
 
 
-def basis_of(part: Part) -> Basis:
-    """Return what shows that the elements pass of which the exact test is not made."""
-    return "a lower bound of sigma" if product_of(part.observation) is None else "projections"
+def are_within_limits(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> bool:
+    """Return whether every element is within the limits of the exact test in units of a lower bound of sigma.
 
+    Args:
+        observation: the activation, which is no product.
+        hypotheses: the hypotheses, under each of which that is to hold; each block is evaluated once for all of them.
+        alpha: total false-alarm probability of the activation.
+    """
 
-def is_closed(part: Part, hypothesis: Hypothesis, alpha: float) -> bool:
-    """Return whether every element is shown to be within the limits of the exact test under a hypothesis."""
-    observation, product = part.observation, product_of(part.observation)
-    if product is not None:
-        return is_verified(product, hypothesis.arithmetic)
-    limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)
-
-    def totals(rows: slice) -> tuple[float, float, int]:
+    def totals(rows: slice) -> tuple[int, list[tuple[float, float]]]:
         block = observation.without_padding(rows)
-        variance, bound = block.segment.least_noise(hypothesis)
-        error = np.abs(block.residual)
-        if np.any(bound):
-            error -= bound
-            np.maximum(error, 0.0, out=error)
-        with np.errstate(over="ignore"):
-            np.square(error, out=error)
-            error /= variance
-        if not block.judged.all():
-            error = zeroed(error, block.judged)
+        size, every, found = np.abs(block.residual), bool(block.judged.all()), []
+        for hypothesis in hypotheses:
+            variance, bound = block.segment.least_noise(hypothesis)
+            error = size
+            if np.any(bound):
+                error = size - bound
+                np.maximum(error, 0.0, out=error)
+            with np.errstate(over="ignore"):
+                squares = np.square(error)
+                squares /= variance
+            if not every:
+                squares = zeroed(squares, block.judged)
+            found.append((float(squares.sum()), float(squares.max(initial=0.0))))
         # Elements that are 0, in both where they must be, are not counted by the exact test.
-        return float(error.sum()), float(error.max(initial=0.0)), int(np.count_nonzero(zeroed(block.actual, block.judged)))
+        return int(np.count_nonzero(zeroed(block.actual, block.judged))), found
 
-    sums, largest, counts = zip(*on_all_cores(totals, observation.rows), strict=True)
-    is_within = sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2  # NaN is not within
-    return bool(is_within)
+    counts, found = zip(*on_all_cores(totals, observation.rows), strict=True)
+    for hypothesis, of_blocks in zip(hypotheses, zip(*found, strict=True), strict=True):
+        limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)
+        sums, largest = zip(*of_blocks, strict=True)
+        if not (sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2):  # NaN is not within
+            return False
+    return True

@@ -18,7 +18,7 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge import SCREENED, Depth
 from conformance.judge.evidence import UNKNOWN, LocalJudgement, Verdict
 from conformance.judge.failing_activation import UnexposedLayers, judge_exact_steps
-from conformance.judge.further_rows import judge_weights
+from conformance.judge.further_batches import judge_weights
 from conformance.judge.global_error import GlobalError, accumulated_sigma, error_role, global_error
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
@@ -78,7 +78,7 @@ class Judge:
         unexposed_layers: search for mistakes in the layers that a candidate does not expose; without it, only the activation's
             own layer is searched.
         weights_of: names of linear layers; if given, only they are judged, by their own step, and explained by their weights alone
-            (`judge.further_rows`).
+            (`judge.further_batches`).
         on: torch device on which the judgement is computed, `IN_MEMORY` for NumPy; by default `devices.judging_device`.
     """
 

@@ -18,7 +18,7 @@ from conformance.judge.failing_activation import UnexposedLayers, judge_failing
 from conformance.judge.fault_directions import possible_directions
 from conformance.judge.fault_effects import GrossEffects, of_each_size
 from conformance.judge.filters import gross_result, is_gross, largest_element
-from conformance.judge.gate import judged_by_gate, product_of
+from conformance.judge.gate import judged_by_gate
 from conformance.judge.judged_array import STATISTICS, LocalTest, without_faults
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.observation import Observation
@@ -122,7 +122,7 @@ def _with_other_filters(
     Where they change some by more than their limits, the gate, which shows every element to be within them, excludes the mistake.
     There are none if a mistake changes elements by less: then its filter is to be evaluated on every element.
     """
-    widest, is_projected = legal[-1], product_of(observation) is not None
+    widest, is_projected = legal[-1], of_sample[0].rests_on == "projections"
     possible = possible_directions(observation.probe.segment, widest.arithmetic.storage)
     filtered = {(f.name, f.step) for local in of_sample for f in local.filters}
     left = [direction for direction in possible if (direction.fault.name, direction.step) not in filtered]

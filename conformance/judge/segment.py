@@ -8,7 +8,7 @@ projection on a direction.
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
+Computed = TypeVar("Computed")
 
 
 def couples_positions(kinds: Iterable[str]) -> bool:
@@ -90,12 +91,7 @@ class Segment:
         self.leaves = {p: captured[p] for p in parents if p not in self._names}
         self.captured = captured
         self.steps: Mapping[str, Step] = self._evaluate()
-        self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
-        self._hashes: dict[Format, Hashes] = {}
-        self._storing: dict[Arithmetic, Array] = {}
-        self._summing: dict[Format, Array] = {}
-        self._repeats: dict[Format, Repeats] = {}
-        self._unrounded: dict[Format, dict[str, Array]] = {}
+        self._computed: dict[tuple[Any, ...], Any] = {}  # by what was computed, and from what
 
     def _evaluate(self) -> dict[str, Step]:
         values, steps = dict(self.leaves), {}
@@ -132,9 +128,19 @@ class Segment:
         other = copy(self)
         other.__dict__.pop("values", None)
         other.steps = steps
-        other._hashes, other._repeats, other._storing, other._summing = {}, {}, {}, {}
-        other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
+        other._computed = {
+            key: found
+            for key, found in self._computed.items()
+            if key[0] == "leaves" or (key[0] in self.steps and key[0] not in changed)
+        }
         return other
+
+    def _once(self, key: tuple[Any, ...], compute: Callable[[], Computed]) -> Computed:
+        """Return what `compute` returns, computed once for each key."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        found: Computed = self._computed[key]
+        return found
 
     @cached_property
     def couples_positions(self) -> bool:
@@ -162,22 +168,21 @@ class Segment:
     def _step_roundings(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Return the step's own roundings; doubled for a float64 candidate, because the oracle rounds in float64 as well."""
         model = arithmetic if name in self._stored else arithmetic.intermediate()
-        key = (name, model)
-        if key not in self._roundings:
+
+        def roundings() -> Roundings:
             own = self.steps[name].roundings(model)
-            self._roundings[key] = own.twice() if model.accumulate == ORACLE else own
-        return self._roundings[key]
+            return own.twice() if model.accumulate == ORACLE else own
+
+        return self._once((name, model), roundings)
 
     def leaf_variance(self, hypothesis: Hypothesis) -> dict[str, Array]:
         """Return the variance of each leaf: none as captured, else that of one rounding the kernel may have left out."""
         if hypothesis.parents == "as captured":
             return {}
         storage = hypothesis.arithmetic.storage
-        if storage not in self._unrounded:
-            # A table look-up is not the result of a rounding; a copy is, because what it copies was rounded.
-            computed = {n: v for n, v in self.leaves.items() if self.network.table[n].parents}
-            self._unrounded[storage] = {n: storage.rounding_variance(v) for n, v in computed.items()}
-        return self._unrounded[storage]
+        # A table look-up is not the result of a rounding; a copy is, because what it copies was rounded.
+        rounded = {n: v for n, v in self.leaves.items() if self.network.table[n].parents}
+        return self._once(("leaves", storage), lambda: {n: storage.rounding_variance(v) for n, v in rounded.items()})
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis) -> Array:
         """Return the elementwise variance of the result.
@@ -268,9 +273,7 @@ class Segment:
 
     def repeats(self, storage: Format) -> Repeats:
         """Return the rows that share a draw of noise, identified by `hashes`."""
-        if storage not in self._repeats:
-            self._repeats[storage] = repeats_of(self.hashes(storage))
-        return self._repeats[storage]
+        return self._once(("repeats", storage), lambda: repeats_of(self.hashes(storage)))
 
     def summing(self, weights: Array, storage: Format) -> float:
         """Return Σ w e for the errors e of the result that rounding a norm's residual sum to `storage` makes, to first order.
@@ -280,32 +283,28 @@ class Segment:
         step = self.steps[self.name]
         if not (isinstance(step, Norm) and len(step.parents) > 1 and self.is_single_step):
             return 0.0
-        if storage not in self._summing:
-            with np.errstate(invalid="ignore"):
-                error = storage.round(step.summed) - step.summed
-            self._summing[storage] = np.where(np.isfinite(error), error, 0.0)
-        return float(np.vdot(step.jacobians()[0].adjoint(weights), self._summing[storage]))
+        error = self._once(("summing", storage), lambda: _finite(lambda: storage.round(step.summed) - step.summed))
+        return float(np.vdot(step.jacobians()[0].adjoint(weights), error))
 
     def storing(self, arithmetic: Arithmetic) -> Array:
         """Return the error of the result that is stored if nothing rounds but library calls; 0 where it is not finite."""
-        if arithmetic not in self._storing:
-            with np.errstate(invalid="ignore"):
-                error = self.steps[self.name].stored(arithmetic) - self.value
-            self._storing[arithmetic] = np.where(np.isfinite(error), error, 0.0)
-        return self._storing[arithmetic]
+        step = self.steps[self.name]
+        return self._once(("storing", arithmetic), lambda: _finite(lambda: step.stored(arithmetic) - step.value))
 
     def hashes(self, storage: Format) -> Hashes:
         """Return one hash for each row: a whole sequence if positions are coupled or a sequence has a single row, else a token.
 
         Rows share a draw if their results are stored as the same numbers, as the results of equal inputs are.
         """
-        if storage not in self._hashes:
-            self._hashes[storage] = self._hashed(storage)
-        return self._hashes[storage]
-
-    def _hashed(self, storage: Format) -> Hashes:
         row = self.network.table[self.name]
-        by_token = "position" in row.axes or "state" in row.axes
         if "batch" not in row.axes:
             return np.arange(self.network.batch.size, dtype=np.int64)
-        return hashed(storage.stored(self.value), 2 if by_token and not self.couples_positions else 1)
+        by_token = ("position" in row.axes or "state" in row.axes) and not self.couples_positions
+        return self._once(("hashes", storage), lambda: hashed(storage.stored(self.value), 2 if by_token else 1))
+
+
+def _finite(error: Callable[[], Array]) -> Array:
+    """Return errors, and 0 where they are not finite."""
+    with np.errstate(invalid="ignore"):
+        found = error()
+    return np.where(np.isfinite(found), found, 0.0)

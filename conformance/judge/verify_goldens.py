@@ -5,7 +5,7 @@ must regenerate within what float64 rounding explains, because BLAS kernels sum 
 checkpoint, the weights must be those that it was made from; its batches cannot be regenerated, so only their digest is checked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,27 +41,25 @@ def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
         UsageError: there is no such golden.
     """
     name, folder = located(name, folder)
-    golden: Golden | None = None
+    checks: dict[str, Callable[[Golden], None]] = {"weights and batches": _inputs, "activations": _activations}
     try:
         golden = load_golden(name, folder)
-        results = [Verification(name, "stored files", "pass")]
     except ConformanceError as error:
-        results = [Verification(name, "stored files", "fail", str(error))]
-    parts = [("weights and batches", _inputs), ("activations", _activations)]
-    if golden is not None and golden.read_gradients:
-        parts.append(("gradients", _gradients))
-    for part, check in parts:
-        if golden is None:
-            results.append(Verification(name, part, "skip", "the stored files could not be read"))
-            continue
-        try:
-            check(golden)
-            results.append(Verification(name, part, "pass"))
-        except DependencyMissingError as error:
-            results.append(Verification(name, part, "skip", str(error)))
-        except ConformanceError as error:
-            results.append(Verification(name, part, "fail", str(error)))
-    return results
+        unread = [Verification(name, part, "skip", "the stored files could not be read") for part in checks]
+        return [Verification(name, "stored files", "fail", str(error)), *unread]
+    if golden.read_gradients:
+        checks["gradients"] = _gradients
+    return [Verification(name, "stored files", "pass"), *(_verified(name, golden, part, check) for part, check in checks.items())]
+
+
+def _verified(name: str, golden: Golden, part: str, check: Callable[[Golden], None]) -> Verification:
+    try:
+        check(golden)
+    except DependencyMissingError as error:
+        return Verification(name, part, "skip", str(error))
+    except ConformanceError as error:
+        return Verification(name, part, "fail", str(error))
+    return Verification(name, part, "pass")
 
 
 def _inputs(golden: Golden) -> None:
@@ -108,16 +106,11 @@ def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: 
     """
     if kept != set(stored):
         raise FixtureError(f"{said.format('what is stored')} is not what is kept of the table")
-    alpha, before = sidak_share(len(stored)), dict[str, Array]()
+    alpha, hypothesis, before = sidak_share(len(stored)), hypotheses("float64")[0], dict[str, Array]()
     for name in (n for n in network.table if n in stored):
-        if _differs(Segment(network, name, before), stored[name], alpha):
+        segment = Segment(network, name, before)
+        sigma = np.sqrt(segment.propagate({}, hypothesis))  # of two computations, in float64
+        room = max_threshold(stored[name].size, alpha) * sigma + segment.bound(hypothesis)
+        if (np.abs(segment.value - stored[name]) > room).any():
             raise FixtureError(f"{said.format(name)} regenerates differently")
         before[name] = stored[name]
-
-
-def _differs(segment: Segment, stored: Array, alpha: float) -> bool:
-    """Return whether the difference is beyond the threshold; in float64, sigma covers two computations (`Segment.propagate`)."""
-    hypothesis = hypotheses("float64")[0]
-    sigma = np.sqrt(segment.propagate({}, hypothesis))
-    room = max_threshold(stored.size, alpha) * sigma + segment.bound(hypothesis)
-    return bool((np.abs(segment.value - stored) > room).any())

@@ -16,7 +16,7 @@ from conformance.faults import BY_NAME, reported_as
 from conformance.faults.fault import EVERY_LAYER, SIBLINGS
 from conformance.faults.fitted import FITTED
 from conformance.judge import SCREENED
-from conformance.judge.further_rows import FURTHER
+from conformance.judge.further_batches import FURTHER
 from conformance.judge.narrower_format import format_of
 from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.model.activations import LAYER

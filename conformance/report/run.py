@@ -366,4 +366,3 @@ def _facts(h: Header) -> Iterator[tuple[str, str]]:
     yield "GPU", h.gpu or "none"
     yield "false alarms", f"{h.false_alarm} a run"
     yield "searches", f"{number(h.examples, 'example')}{'' if h.seed is None else f', seed {h.seed}'}"
-    yield "shard", h.shard

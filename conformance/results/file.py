@@ -19,9 +19,8 @@ import msgspec
 
 from conformance.errors import OutputError, UsageError
 from conformance.model.files import read_bytes, reading
-from conformance.results.merge import merged
+from conformance.results.merge import RunRecords, merged
 from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRecords, CheckRecord, Footer, Header, Record, Results
-from conformance.results.shards import RunRecords
 
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Limits of a file: bytes (several times those of a run of every candidate on every golden in four formats), values, lists.

@@ -77,15 +77,14 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     Empty and 0 mean that a field is not known.
 
     Attributes:
-        shard: the part K/N of the run that this file contains; K > N for a worker of pytest-xdist that replaces one that has died.
-        run: identifier shared by all shards of a run.
+        run: identifier of a run, shared by all files of its results.
         started: start time in ISO 8601.
         implementations: the registered candidates by name; the version of an unregistered object is not known.
         transformers, onnxruntime: versions; null if not installed.
-        cases: number of checks that this shard was to run.
+        cases: number of checks that were to be run.
         settings: what else decides a verdict, each in a word or a digest: required activations, known failures, the code of each
             candidate, the architecture of each custom golden.
-        limits: the limits of candidates, which may differ between shards.
+        limits: the limits of candidates.
     """
 
     schema: int
@@ -102,7 +101,6 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     false_alarm: float
     seed: int | None = 0
     examples: int = 0
-    shard: str = "1/1"
     run: str = ""
     started: str = ""
     implementations: dict[str, ImplementationRecord] = {}

@@ -114,7 +114,11 @@ def record(result: "Result") -> None:
     why = () if result.executed else (f"{how}: {reason}",)
     session.count += Count(1, int(result.declared), int(result.executed), why)
     if session.recording is not None:
-        session.recording.add(result)
+        from conformance.checks.repro import FAILURES, leave
+        from conformance.results.to_records import records_of
+
+        leave(result, None, session.recording.path.parent / FAILURES)
+        session.recording.add(records_of(result))
         session.recording.require_unchanged()
 
 

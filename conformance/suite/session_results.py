@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from conformance.checks.recording import FAILURES, Recording
-from conformance.checks.repro import remove_earlier_artifacts
+from conformance.checks.recording import Recording
+from conformance.checks.repro import FAILURES, remove_earlier_artifacts
 from conformance.errors import UsageError
 from conformance.results.file import Writer, locked_folder, runs
 from conformance.results.records import Header

@@ -37,7 +37,7 @@ class Raises:
 @cache
 def sample() -> Results:
     """Return a run with a mistake that has two possible names, a crash, a failed search, a skip, passes, hostile names and a
-    missing shard."""
+    missing end."""
     found = {
         "two-mistakes": check(Planted(epsilon(0), tanh_gelu(1))),
         HOSTILE: check(Raises()),
@@ -47,7 +47,7 @@ def sample() -> Results:
     }
     cases = tuple(renamed(records_of(result), name) for name, result in found.items())
     header = header_of("cpu", {"tiny": None}, Plan())
-    return Results((header,), cases, None, (Note("missing", f"shard 2/3 {HOSTILE}"),))
+    return Results((header,), cases, None, (Note("missing", f"the end of {HOSTILE}"),))
 
 
 def renamed(case: CaseRecords, name: str, **check: Any) -> CaseRecords:

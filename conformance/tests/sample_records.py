@@ -8,7 +8,7 @@ import msgspec
 
 from conformance.results.case import Case
 from conformance.results.file import Writer
-from conformance.results.merge import merged
+from conformance.results.merge import RunRecords, merged
 from conformance.results.records import (
     SCHEMA_VERSION,
     ActivationRecord,
@@ -24,7 +24,6 @@ from conformance.results.records import (
     Results,
     Sensitivity,
 )
-from conformance.results.shards import RunRecords
 from conformance.results.to_records import footer
 
 LAYERS = 6
@@ -69,11 +68,9 @@ def write_lines(lines: Iterable[str], path: Path) -> None:
 
 
 def everything() -> Results:
-    """Return a run with every kind of record: two of three shards, one of them cut short, and another run that contradicts it."""
-    first = run(_two_mistakes(), _nameless(), _passes(), *_laws(), _known("deep"), source="one.jsonl", shard="1/3")
-    second = run(
-        _leaking(), _crash(), _known("tiny"), _skip("wide"), _skip("deep"), source="two.jsonl", shard="2/3", finished=False
-    )
+    """Return a run with every kind of record: two files of one run, one of them cut short, and another run that contradicts it."""
+    first = run(_two_mistakes(), _nameless(), _passes(), *_laws(), _known("deep"), source="one.jsonl")
+    second = run(_leaking(), _crash(), _known("tiny"), _skip("wide"), _skip("deep"), source="two.jsonl", finished=False)
     third = run(checked(Case("hf-onnx", "tiny"), "fail", reason=_DIFFERS), _skip("deep"), source="again.jsonl")
     return merged([first, second, third])
 

@@ -1,8 +1,7 @@
-"""The version of the judged candidate: in the header, on the page, in comparisons of two runs, and among the shards of one."""
+"""The version of the judged candidate: in the header, on the page, and in comparisons of two runs."""
 
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -85,14 +84,7 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
 
 
-def test_the_shards_of_one_run_must_have_one_version_of_a_candidate_and_may_have_goldens_at_several_paths() -> None:
-    def shard(golden: str, number: str, **fields: object) -> Any:
-        return run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=number, run="r", **fields)
-
-    words = "shards of one run differ in the version of mine: my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
-    for versions, notes in (({"mine": NEW}, f"contradiction: {words}"), ({"mine": OLD}, ""), ({}, "")):
-        results = merged([shard("tiny", "1/2", implementations={"mine": OLD}), shard("deep", "2/2", implementations=versions)])
-        assert " ".join(map(str, results.notes)) == notes
+def test_runs_may_have_goldens_at_several_paths() -> None:
     (golden,) = header().goldens.values()
     moved = [{"tiny": msgspec.structs.replace(golden, source=source)} for source in ("/here/mine", "/there/mine")]
     assert len(merged([run(checked(Case(f"m{n}", "tiny")), goldens=goldens) for n, goldens in enumerate(moved)]).cases) == 2

@@ -67,8 +67,6 @@ REFUSED = [
     ("run -i hf-eager --golden tiny --golden wied", "did you mean wide"),
     ("run -i hf-eager --golden tiny --dtype float32 --dtype bfloat17", "did you mean bfloat16"),
     ("run -i making-bert --golden tiny --dtype float31", "did you mean float32"),
-    ("run -i hf-eager --golden tiny --jobs 2 --shard 1/2", "give one of both"),
-    *((f"run -i hf-eager --golden tiny --shard {shard}", "expected K/N") for shard in ("0/2", "3/2", "2", "a/b")),
     ("run -i making-bert --golden tiny --device banana", "no device 'banana': Expected one of cpu, cuda"),
     ("trace tiny", "tiny is a golden, a network to run on, and no implementation: give it as --golden tiny"),
     ("trace golden:tiny -o trace.pdf", "expected a suffix of .html, .md, .json, .txt, .safetensors"),

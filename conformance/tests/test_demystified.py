@@ -11,12 +11,13 @@ from torch import nn
 from conformance import check
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import USUAL, Request
-from conformance.checks.known_failures import KnownFailure, declared, expected
+from conformance.checks.known_failures import declared, expected
 from conformance.checks.run_check import run_check
 from conformance.implementations import demystified_as_written as written
 from conformance.implementations.demystified import demystified
 from conformance.implementations.demystified.network import BERT
 from conformance.implementations.demystified_as_written import demystified_as_written
+from conformance.results.case import KnownFailure
 from conformance.results.result import Result
 from conformance.tests.optional_paths import generated
 

@@ -105,7 +105,7 @@ def test_failures_come_first_with_their_place_and_cause(shown: Page) -> None:
     assert "repair: Pass the config's layer_norm_eps to every LayerNorm" in summary
     assert "padding-length: " in summary
     assert "usual cause: a LayerNorm left at its default" in text
-    assert "missing: shard 2/3" in summary
+    assert "missing: the end of" in summary
     assert text.index("does not conform") < text.index("correct on tiny")
 
 
@@ -174,7 +174,7 @@ def test_known_failures_are_described_in_full() -> None:
 
 def test_an_incomplete_or_empty_run_is_not_shown_as_conforming() -> None:
     assert "all conforms" in _page(_case("correct")).text
-    incomplete = _page(_case("correct"), notes=(Note("missing", "shard 2/2"),)).text
+    incomplete = _page(_case("correct"), notes=(Note("missing", "the end of a.jsonl"),)).text
     assert ("all conforms" in incomplete, "incomplete; no failure in what was judged" in incomplete) == (False, True)
     empty = _page(notes=(Note("missing", "the end of it"),)).text
     assert ("ran 0 of 0" in empty, "missing: the end of it" in empty) == (True, True)

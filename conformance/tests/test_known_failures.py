@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.checks.check import Request
-from conformance.checks.known_failures import KnownFailure, apply_known_failures, expected, matched, missing, read
+from conformance.checks.known_failures import apply_known_failures, expected, matched, missing, read
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict
-from conformance.results.case import Case
+from conformance.results.case import Case, KnownFailure
 from conformance.results.result import Result
 from conformance.tests.commands import Command
 

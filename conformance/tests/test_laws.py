@@ -20,7 +20,7 @@ from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS, table
 from conformance.checks.check import Plan, Request
-from conformance.checks.known_failures import KnownFailure, expected
+from conformance.checks.known_failures import expected
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
 from conformance.checks.laws.tokenization import VOCABULARY, reference
@@ -34,6 +34,7 @@ from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.wordpiece import cleaned, tokenizer
 from conformance.model.batch import Batch
+from conformance.results.case import KnownFailure
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse

@@ -10,9 +10,8 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
-from conformance.results.merge import merged
+from conformance.results.merge import RunRecords, merged
 from conformance.results.records import GoldenRecord, Results
-from conformance.results.shards import RunRecords
 from conformance.tests.commands import FAILING, Command
 from conformance.tests.sample_records import activation, checked, header, run
 
@@ -27,16 +26,9 @@ def _of(outcome: Any, source: str = "", **fields: Any) -> RunRecords:
     return run(checked(CASE, outcome), source=source, **fields)
 
 
-def _shards(*shards: str, **fields: Any) -> list[RunRecords]:
-    """Return the given shards of one run."""
-    return [run(source=f"{shard[0]}.jsonl", shard=shard, **fields) for shard in shards]
-
-
 FEW, MANY = (checked(CASE, "fail", tuple(activation(CASE, f"a.{i}", 9.0) for i in range(n))) for n in (1, 2))
 WHOLE, CUT = _of("pass", "a.jsonl"), "it was cut short, and has no footer"
 ELSEWHERE = run(checked(Case("bert", "tiny", "cuda"), "fail"), torch="2.13.0")
-DEAD = run(shard="1/2", source="1.jsonl", finished=False)
-LIVING = [run(shard="2/2", source="2.jsonl"), run(checked(CASE), shard="3/2", source="3.jsonl")]
 AGAIN = "duplicate: 1 check, with the same outcome each time; counted once"
 SKIPPED = "duplicate: 1 check, skipped in one run and not in another; what ran counts"
 
@@ -47,19 +39,7 @@ MERGED: dict[str, tuple[list[RunRecords], list[str], list[str], bool]] = {
     "the same outcome twice": ([_of("pass"), _of("pass")], ["pass"], [AGAIN], True),
     "a skip and a pass": ([_of("skip"), _of("pass")], ["pass"], [SKIPPED], True),
     "a failure and a skip": ([_of("fail"), _of("skip")], ["fail"], [SKIPPED], True),
-    "two shards of four": (
-        _shards("3/4", "1/4"), [], ["missing: shard 2/4, 4/4; of this run there is 1/4 (1.jsonl), 3/4 (3.jsonl)"], False,
-    ),
-    "a sharded run, repeated": ([*_shards("1/2", "2/2"), *_shards("1/2", "2/2", torch="2.12.0")], [], [], True),
-    "half of it repeated": (
-        [*_shards("1/2", "2/2"), *_shards("1/2", torch="2.12.0")], [],
-        ["missing: shard 2/2; of this run there is 1/2 (1.jsonl)"], False,
-    ),
     "no end": ([run(checked(CASE), source="a.jsonl", finished=False)], ["pass"], [f"missing: the end of a.jsonl: {CUT}"], False),
-    "a worker that replaces a dead one": ([DEAD, *LIVING], ["pass"], [f"missing: the end of 1.jsonl: {CUT}"], False),
-    "a replacement alone": (
-        LIVING, ["pass"], ["missing: shard 1/2; of this run there is 2/2 (2.jsonl), 3/2 (3.jsonl)"], False,
-    ),
     "two failures": ([run(FEW), run(MANY)], ["fail"], [AGAIN], True),
 }  # fmt: skip
 
@@ -84,15 +64,6 @@ def test_of_two_outcomes_the_worse_counts_and_the_result_is_not_a_success(outcom
     assert ([check.outcome for check in results.checks], note.kind, results.sound) == (["fail"], "contradiction", False)
     assert note.text.endswith("; fail counts")
     assert all(f"{outcome} in " in note.text for outcome in outcomes)
-
-
-@pytest.mark.parametrize("field", ["suite", "torch", "transformers", "seed", "examples"])
-def test_shards_of_one_run_with_different_versions_contradict_each_other_and_those_of_two_runs_are_missing(field: str) -> None:
-    here, there = (run(source=f"{n}.jsonl", shard=f"{n}/2", **{field: n}) for n in (1, 2))
-    assert _notes(merged([here, there])) == [f"contradiction: shards of one run differ in {field}: 1 in 1.jsonl, 2 in 2.jsonl"]
-    assert merged([here, run(source="2.jsonl", shard="2/2", **{field: 1})]).sound
-    of_two_runs = [run(shard="1/2", run="first"), run(shard="2/2", run="second")]
-    assert [note.kind for note in merged(of_two_runs).notes] == ["missing", "missing"]
 
 
 def test_different_versions_of_a_golden_are_refused_with_the_files_that_have_them() -> None:
@@ -124,12 +95,6 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
     ended = command("report", good, known)  # Each of them is a success.
     assert (ended.code, ended.out.splitlines()[0]) == (1, "ran 1 of 1: 1 xfail; 1 contradiction")
     assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in ended.words
-
-
-@pytest.mark.parametrize("shard", ["some", "0/2", "1/0", "1", "1/2/3"])
-def test_an_invalid_shard_is_refused(shard: str, tmp_path: Path, command: Command) -> None:
-    ended = command("report", _written(run(shard=shard), tmp_path / "odd.jsonl"))
-    assert (ended.code, "has no shard K/N" in ended.err) == (2, True)
 
 
 def test_a_folder_in_place_of_results_is_answered_with_its_files(tmp_path: Path, command: Command) -> None:

@@ -133,7 +133,8 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
         changed("class_loss", "right(y=y.masked_fill(y == 0, -100))")]),
     "labels of all tokens": ("-", "token-heads", "float32", [changed("class_loss", "right(y=y.masked_fill(y == -100, 0))")]),
     # Without a name in the catalogue.
-    **{name: ("-", "tiny", "float32", planted(name, 1)) for name in ("norm-per-head", "heads-unsplit", "activation-softplus")},
+    **{name: ("-", "tiny", "float32", planted(name, 1)) for name in ("norm-per-head", "heads-unsplit")},
+    "another function": ("function-other", "tiny", "float32", planted("activation-softplus", 1)),
     # Of a mean or deviation: truncation towards zero makes results smaller, too, and here inputs are as coarse as the results.
     **{f"{name} of {step}": (name, "tiny", "float32", [first(step, moved)])
        for name, moved in OF_ROWS.items() for step in ("activated", "inner")},
@@ -143,7 +144,7 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "copied columns": ("parameters-other", "tiny", "bfloat16", [
         changed("dense", "right(weight=cat([weight[:, 4:8], weight[:, 4:]], 1))", layers=(1,))]),
     "a layer that is not loaded": ("norm-affine-missing parameters-initial", "tiny", "float32", NOT_LOADED),
-    "one offset for all": ("-", "tiny", "float32", [_biased(torch.tensor(0.5))]),
+    "one offset for all": ("result-other", "tiny", "float32", [_biased(torch.tensor(0.5))]),
     "one offset for each head": ("-", "tiny", "float32", [_biased(0.3 * HEADS)]),
     "a bias by distance": ("-", "tiny", "float32", [_biased(WAVES)]),
     "random zeros": ("dropout-active", "tiny", BOTH, [

@@ -17,7 +17,7 @@ from conformance import check
 from conformance.checks.check import Plan
 from conformance.checks.recording import Recording
 from conformance.checks.replay import replayed
-from conformance.checks.repro import artifact_path
+from conformance.checks.repro import artifact_path, leave
 from conformance.checks.run_header import header_of
 from conformance.checks.snippet import decorator, snippet
 from conformance.cli import main
@@ -28,6 +28,7 @@ from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
+from conformance.results.to_records import records_of
 from conformance.tests.commands import Command
 from conformance.tests.forked import run_python
 from conformance.tests.lawless import BROKEN
@@ -255,7 +256,8 @@ def test_files_that_cannot_be_written_or_removed_are_reported_and_the_result_is_
 
     def recorded(result: Result) -> str:
         with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as recording:
-            recording.add(result)
+            leave(result, None, tmp_path / "failures")
+            recording.add(records_of(result))
         assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]
         return capsys.readouterr().err
 
@@ -266,7 +268,7 @@ def test_files_that_cannot_be_written_or_removed_are_reported_and_the_result_is_
     def full(*_: object) -> None:
         raise SafetensorError("no space left on device")
 
-    monkeypatch.setattr("conformance.checks.recording.write_repro", full)
+    monkeypatch.setattr("conformance.checks.repro.write_repro", full)
     assert "could not be written: no space left on device" in recorded(failed)
 
 

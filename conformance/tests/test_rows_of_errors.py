@@ -1,6 +1,7 @@
 """Rows of errors: the limits of their RMS, where a step enlarges or reduces them, and their histograms and strips."""
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,19 @@ def _rms(sizes: Any) -> Any:
     return np.sqrt(squares @ (sizes / sizes.sum()))
 
 
-@pytest.mark.parametrize("sizes", ROWS.values(), ids=ROWS)
-def test_errors_that_a_row_shares_exceed_the_limits_no_more_often_than_stated(sizes: Any) -> None:
-    rms, most = _rms(sizes), ALPHA + 4.0 * math.sqrt(ALPHA / DRAWS)
-    assert np.mean(rms > rms_threshold(sizes, ALPHA)) < most
-    assert np.mean(rms < smallest_rms(sizes, ALPHA)) < most
+def test_errors_that_a_row_shares_exceed_the_limits_no_more_often_than_stated() -> None:
+    most = ALPHA + 4.0 * math.sqrt(ALPHA / DRAWS)
+    for sizes in ROWS.values():
+        rms = _rms(sizes)
+        assert np.mean(rms > rms_threshold(sizes, ALPHA)) < most
+        assert np.mean(rms < smallest_rms(sizes, ALPHA)) < most
 
 
-@pytest.mark.parametrize("limit", [rms_threshold, smallest_rms])
-@pytest.mark.parametrize("alpha", [1e-12, ALPHA])
-def test_equal_rows_have_the_limit_of_their_number(limit: Any, alpha: float) -> None:
+def test_equal_rows_have_the_limit_of_their_number() -> None:
     nearly = np.r_[np.full(5, 3.0), 3.0 + 1e-9]
-    assert limit(6, alpha) == limit(np.full(6, 3.0), alpha) == pytest.approx(limit(nearly, alpha), rel=1e-9)
-    assert limit(1, alpha) == limit(np.zeros(0), alpha) == pytest.approx(limit(np.array([1.0, 1e-300]), alpha), rel=1e-9)
+    for limit, alpha in product((rms_threshold, smallest_rms), (1e-12, ALPHA)):
+        assert limit(6, alpha) == limit(np.full(6, 3.0), alpha) == pytest.approx(limit(nearly, alpha), rel=1e-9)
+        assert limit(1, alpha) == limit(np.zeros(0), alpha) == pytest.approx(limit(np.array([1.0, 1e-300]), alpha), rel=1e-9)
 
 
 def test_rows_of_a_draw_are_one_row_with_all_their_elements() -> None:
@@ -101,11 +102,8 @@ def _role(direction: tuple[float, float] | None) -> str | None:
     return error_role(observation.whole, errors, hypotheses("float32")[0], 1e-8)
 
 
-@pytest.mark.parametrize(
-    ("direction", "role"), [(None, None), ((1.0, 0.0), "amplifier"), ((1e-3, 1.0), "attenuator")], ids=["random", "along", "across"]
-)
-def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it(direction: Any, role: str | None) -> None:
-    assert _role(direction) == role
+def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it() -> None:
+    assert [_role(direction) for direction in (None, (1.0, 0.0), (1e-3, 1.0))] == [None, "amplifier", "attenuator"]
 
 
 SHAPE, HEAD_SIZE = (2, 5, 12), 4
@@ -138,11 +136,15 @@ def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
     assert math.isnan(position.values[4])
 
 
-@pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)])
-def test_each_residual_is_counted_in_its_bin(value: float, index: int) -> None:
-    counts = _spread(np.full(SHAPE, value)).counts
-    assert len(counts) == 2 * REACH / STEP + 2
-    assert counts[index] == np.prod(SHAPE)
+def test_each_residual_is_counted_in_its_bin_and_one_that_is_not_finite_in_the_last() -> None:
+    for value, index in ((-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)):
+        counts = _spread(np.full(SHAPE, value)).counts
+        assert (len(counts), counts[index]) == (2 * REACH / STEP + 2, np.prod(SHAPE))
+    scaled = np.zeros(SHAPE)
+    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
+    spread = _spread(scaled)
+    assert (spread.counts[0], spread.counts[-1]) == (1, 3)
+    assert all(math.isfinite(v) for s in spread.strips for v in s.values)
 
 
 def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
@@ -153,14 +155,6 @@ def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
     per = -(-features.size // len(features.values))
     assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)))
     assert sum(features.values[:-1]) == 0.0
-
-
-def test_values_that_are_not_finite_are_counted_in_the_last_bin_and_do_not_end_the_judgement() -> None:
-    scaled = np.zeros(SHAPE)
-    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
-    spread = _spread(scaled)
-    assert (spread.counts[0], spread.counts[-1]) == (1, 3)
-    assert all(math.isfinite(v) for s in spread.strips for v in s.values)
 
 
 def test_strips_are_shown_only_where_a_step_fails_and_the_other_histograms_are_within_the_noise() -> None:

@@ -78,6 +78,9 @@ def with_faults(
 ) -> FaultySegment:
     """Return a segment with these faults.
 
+    A step is taken from `like` if it has the same faults there and reads nothing that differs; a fault may read activations other
+    than the parents of its step.
+
     Args:
         right: the correct segment.
         placements: the faults.
@@ -85,29 +88,29 @@ def with_faults(
         like: the segment with some of these faults, whose unchanged steps are reused.
     """
     like = like or FaultySegment(right)
-    at, before = _by_place(placements), _by_place(like.placements)
+    faults, known, parents_of = _by_place(placements), _by_place(like.placements), right.network.table
     steps, changed, effective = dict(right.steps), set[str](), dict[str, frozenset[Key]]()
-    own = {name: step.value for name, step in steps.items()}
-    place = FaultContext(right.network, ChainMap(own, right.captured), storage)  # type: ignore[arg-type]  # only read
-    differs: set[str] = set()
+    values = {name: step.value for name, step in steps.items()}
+    place = FaultContext(right.network, ChainMap(values, right.captured), storage)  # type: ignore[arg-type]  # only read
+    differs = set[str]()  # the steps whose results are others than in `like`
     with np.errstate(all="ignore"):
         for name, step in right.steps.items():
-            applied, parents = at.get(name, ()), right.network.table[name].parents
-            # A fault may read activations other than the parents of its step.
-            unlike = applied != before.get(name, ()) or (applied and differs)
-            if unlike or not differs.isdisjoint(parents):
+            here, parents = faults.get(name, []), parents_of[name].parents
+            reads_other = bool(differs) if here else not differs.isdisjoint(parents)
+            if here == known.get(name, []) and not reads_other:
+                if name in like.changed:
+                    steps[name], effective[name] = like.segment.steps[name], like.effective.get(name, frozenset())
+                    changed.add(name)
+            else:
                 reads_changed = not changed.isdisjoint(parents)
                 base = step.replaced(parents=tuple(place.values[p] for p in parents)) if reads_changed else step
-                steps[name], effective[name] = _applied(base, applied, place)
+                steps[name], effective[name] = _applied(base, here, place)
                 if reads_changed or effective[name]:
                     changed.add(name)
                 if name in changed or name in like.changed:
                     differs.add(name)
-            elif name in like.changed:
-                steps[name], effective[name] = like.segment.steps[name], like.effective.get(name, frozenset())
-                changed.add(name)
             if name in changed:
-                own[name] = steps[name].value
+                values[name] = steps[name].value
     return FaultySegment(right.with_steps(steps, changed), tuple(placements), frozenset(changed), effective)
 
 
