@@ -6,7 +6,6 @@ the noise's projections and the effects of faults are therefore computed as for 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from conformance.judge.segment import Segment, between
 from conformance.model.activation import SENTENCE, Activation
 from conformance.model.activations import last_hidden
 from conformance.model.batch import Ids
-from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Format, Mask
 from conformance.numerics.memo import cached_property
@@ -228,11 +226,6 @@ class BlackBox(Network):
             leaves={n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()},
             kept={name: mask[index] for name, mask in self.kept.items()},
         )
-
-
-def weights_in(checkpoint: Checkpoint, storage: Format) -> Mapping[str, Array]:
-    """Return the parameters rounded to a format, each once, when it is first read; a search reads them in hundreds of passes."""
-    return LazyWeights(checkpoint.weights, cache(lambda name: storage.round(checkpoint.weights[name])))
 
 
 class BlackBoxSegment(Segment):

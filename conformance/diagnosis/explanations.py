@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment, weights_in
+from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward
 from conformance.diagnosis.problem import LEAST_RMS, Filtered, PrintedProblem, PrintedTrial
@@ -17,7 +18,7 @@ from conformance.judge.search.budget import ELSE, SearchBudget
 from conformance.judge.search.fault_sets import RENOISED, Search
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults
-from conformance.model.checkpoint import Checkpoint
+from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Format, format_named
 from conformance.numerics.memo import cached_property
@@ -148,7 +149,7 @@ class JudgedCase:
         for other in narrower:
             if not case.budget.take_one():
                 return
-            weights = weights_in(case.checkpoint, other)
+            weights = rounded_weights(case.checkpoint, other.name, cache)
             yield from self._of_network(replace(network, weights=weights), replace(part, weights=weights), other)
         for inputs in case.inputs:
             if not case.budget.take_one():

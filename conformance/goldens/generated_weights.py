@@ -29,10 +29,9 @@ def weights(seed: int, architecture: Architecture, hidden: float = HIDDEN) -> Ma
         architecture: the architecture.
         hidden: standard deviation of a hidden state.
     """
-    classified = hidden if "token_classification" in architecture.heads else _POOLED
-    deviations = {**_products(hidden), "classifier.weight": (classified, _STRONG)}
+    rules = _rules(hidden, hidden if "token_classification" in architecture.heads else _POOLED)
     return {
-        name: _parameter(seed, name, shape, _deviation(name, shape, deviations, _vectors(hidden)))
+        name: _parameter(seed, name, shape, _deviation(name, shape, rules))
         for name, shape in parameter_shapes(architecture).items()
     }
 
@@ -44,22 +43,23 @@ def _parameter(seed: int, name: str, shape: tuple[int, ...], deviation: float) -
     return normal * 2.0 ** round(math.log2(deviation))
 
 
-def _deviation(
-    name: str, shape: tuple[int, ...], products: Mapping[str, tuple[float, float]], vectors: Mapping[str, float]
-) -> float:
+def _deviation(name: str, shape: tuple[int, ...], rules: Mapping[str, tuple[float, float] | float]) -> float:
     """Return the standard deviation of a parameter.
 
     For the weight of a linear layer with n inputs of deviation s, it is the deviation of the result divided by s √n; for a vector
     or a table, it is the deviation of the result.
     """
-    for end, (before, after) in products.items():
-        if name.endswith(end):
-            return after / (before * math.sqrt(shape[-1]))
-    return next(value for end, value in vectors.items() if name.endswith(end))
+    rule = next(rule for end, rule in rules.items() if name.endswith(end))
+    return rule if isinstance(rule, float) else rule[1] / (rule[0] * math.sqrt(shape[-1]))
 
 
-def _products(hidden: float) -> dict[str, tuple[float, float]]:
-    """Return the deviations of inputs and results of linear layers, by the suffix of the weight's name; the first match applies."""
+def _rules(hidden: float, classified: float) -> dict[str, tuple[float, float] | float]:
+    """Return, by the suffix of a parameter's name, of which the first match applies, what determines its deviation.
+
+    For the weight of a linear layer, these are the deviations of its inputs and of its results; for a table, a bias or a gamma, the
+    deviation of the result, or the mean. The masked-LM head's norm has large parameters, because its result is multiplied by the
+    small embeddings of the tied decoder.
+    """
     return {
         "crossattention.self.key.weight": (1.0, _STRONG),
         "crossattention.self.value.weight": (1.0, _MEDIUM),
@@ -76,15 +76,7 @@ def _products(hidden: float) -> dict[str, tuple[float, float]]:
         "qa_outputs.weight": (hidden, _STRONG),
         "dense.0.linear.weight": (hidden, _STRONG),
         "linear.weight": (_POOLED, _STRONG),
-    }
-
-
-def _vectors(hidden: float) -> dict[str, float]:
-    """Return the deviations of tables and biases and the means of gammas, by suffix; the first match applies.
-
-    The masked-LM head's norm has large parameters, because its result is multiplied by the small embeddings of the tied decoder.
-    """
-    return {
+        "classifier.weight": (classified, _STRONG),
         "_embeddings.weight": hidden,
         "distance_embedding.weight": _MEDIUM,
         "output.dense.bias": hidden / 4,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
 from conformance.goldens.manifest import GRADIENTS, MANIFEST, ManifestEntry, fixtures_directory, located, manifest
-from conformance.goldens.recipe import Recipe, described, generated_checkpoint
+from conformance.goldens.recipe import Recipe, generated_checkpoint, saved
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -156,8 +156,8 @@ def _described(
     name: str, entry: ManifestEntry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None, files: Mapping[Path, Stamp | None]
 ) -> Golden:
     """Return the golden described by a manifest entry; its network comes from a recipe, or from the checkpoint it was made from."""
-    recipe = described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
-    kept, folder = bool(recipe.beside), recipe.folder
+    recipe = RECIPES[name] if not (home and entry.checkpoint) else saved(name, home, entry.source, entry.checkpoint, entry.version)
+    kept, folder = bool(recipe.beside), recipe.folder()
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}

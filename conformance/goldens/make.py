@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.numpy import save_file
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, flat, load_golden, stored_arrays
 from conformance.goldens.manifest import DEFAULT_GOLDENS, GRADIENTS, MANIFEST, SCHEMA, ManifestEntry, manifest, of_entry
-from conformance.goldens.recipe import Recipe, keeps_gradient, saved_in
+from conformance.goldens.recipe import Recipe, keeps_gradient, saved
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, content_digest
@@ -74,7 +75,8 @@ def keep(own: Golden, folder: Path) -> Golden:
         UsageError: the folder is not empty, since goldens are never overwritten; or its name is that of a shipped golden.
     """
     assert own.folder is not None
-    recipe = saved_in(folder, own.folder, own.batches)
+    home, checkpoint = folder.resolve(), own.folder.resolve()
+    recipe = saved(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), batches=own.batches)
     if recipe.name in manifest():
         raise UsageError(f"{folder}: a golden that is shipped is called {recipe.name!r}; call the folder otherwise")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -1,7 +1,6 @@
 """Recipes, from which goldens are made bit for bit: generated, read from an installed package, or from a local checkpoint."""
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from conformance.errors import DependencyMissingError, FixtureError, UsageError
 from conformance.goldens.batches import SEED
 from conformance.goldens.generated_weights import HIDDEN, weights
-from conformance.goldens.manifest import MANIFEST, ManifestEntry
+from conformance.goldens.manifest import MANIFEST
 from conformance.model.activations import outputs
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -41,7 +40,7 @@ class Recipe:
         batches: returns the inputs by name.
         keeps: returns whether the true values of an activation are stored.
         version: changes when the meaning of a verdict may change.
-        folder: the folder of the tokenizer, or None if there is none.
+        folder: returns the folder of the tokenizer, or None if there is none.
         weights_digest: returns the SHA-256 of the checkpoint's weights; by default that of their values in float64, which does not
             depend on the file's format and order.
         beside: the path of the checkpoint's directory from the golden's folder, for a golden made from a local checkpoint.
@@ -55,17 +54,12 @@ class Recipe:
     batches: Callable[[], Mapping[str, Batch]] = field(compare=False, repr=False)
     keeps: Callable[[str], bool] = field(compare=False, repr=False)
     version: int = 1
-    find_folder: Callable[[], Path | None] = field(default=lambda: None, compare=False, repr=False)
+    folder: Callable[[], Path | None] = field(default=lambda: None, compare=False, repr=False)
     weights_digest: Callable[[Checkpoint], str] = field(
         default=lambda checkpoint: content_digest(checkpoint.weights), compare=False, repr=False
     )
     beside: str = ""
     stamp: tuple[tuple[Path, Stamp | None], ...] = ()
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the tokenizer, or None if there is none."""
-        return self.find_folder()
 
 
 @cache
@@ -154,7 +148,7 @@ def packaged(name: str, about: str) -> Recipe:
         return {"sentences": tokenized(packaged_folder(), SENTENCES)}
 
     source = f"{DISTRIBUTION} (extra 'real')"
-    return Recipe(name, about, source, checkpoint, batches, lambda _: False, find_folder=folder, weights_digest=digest_of_file)
+    return Recipe(name, about, source, checkpoint, batches, lambda _: False, folder=folder, weights_digest=digest_of_file)
 
 
 def saved(name: str, home: Path, source: str, beside: str, version: int = 1, batches: Mapping[str, Batch] | None = None) -> Recipe:
@@ -200,14 +194,3 @@ def saved(name: str, home: Path, source: str, beside: str, version: int = 1, bat
         beside=beside,
         stamp=tuple(stamps_of(files_of(directory)).items()) if directory else (),
     )
-
-
-def saved_in(home: Path, checkpoint: Path, batches: Mapping[str, Batch]) -> Recipe:
-    """Return the recipe of a golden that is to be made in the folder `home` from the directory `checkpoint`."""
-    home, checkpoint = home.resolve(), checkpoint.resolve()
-    return saved(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), batches=batches)
-
-
-def described(name: str, home: Path, entry: ManifestEntry) -> Recipe:
-    """Return the recipe of a golden made from a local checkpoint, described by the manifest in its folder."""
-    return saved(name, home, entry.source, entry.checkpoint, entry.version)

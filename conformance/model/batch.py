@@ -73,6 +73,12 @@ def _axes(name: str, array: npt.NDArray[Any]) -> str:
     return next(axes for axes in _AXES.get(name, "BS").split(" or ") if len(axes) == array.ndim)
 
 
+def _taken(arrays: Mapping[str, Any], rows: slice | Ids, positions: slice | Ids) -> dict[str, Any]:
+    """Return the arrays of these rows, at these positions of each axis over tokens."""
+    along = {"S": positions}
+    return {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in arrays.items()}
+
+
 @dataclass(frozen=True)
 class Batch:
     """The inputs of one forward pass, as NumPy arrays of int64 (float64 where stated).
@@ -225,11 +231,10 @@ class Batch:
 
         `choice_labels` is kept only if no row is left out.
         """
-        arrays, along = self.arrays(), {"S": slice(length)}
+        arrays = self.arrays()
         questions = arrays.pop("choice_labels", None)
-        cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in arrays.items()}
-        whole = len(cut["input_ids"]) == self.size
-        return Batch(**cut, choice_labels=questions if whole else None)
+        cut = _taken(arrays, rows, slice(length))
+        return Batch(**cut, choice_labels=questions if len(cut["input_ids"]) == self.size else None)
 
     def filled(self) -> "Batch":
         """Return the batch with missing token types set to 0 and a missing mask set to 1."""
@@ -243,9 +248,7 @@ class Batch:
 
     def at(self, positions: Ids) -> "Batch":
         """Return the batch with the tokens of each row taken at the given positions, in this order; positions may repeat."""
-        along = {"S": positions}
-        whole = slice(None)
-        return Batch(**{k: v[(whole, *(along.get(axis, whole) for axis in _axes(k, v)[1:]))] for k, v in self.arrays().items()})
+        return Batch(**_taken(self.arrays(), slice(None), positions))
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that are present, by name."""

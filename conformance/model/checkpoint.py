@@ -136,18 +136,25 @@ class Checkpoint:
         save_file({k: np.ascontiguousarray(v) for k, v in self.weights.items()}, path)
 
 
-def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
-    """Return the parameters as a candidate of `dtype` holds them: each rounded to that format on access, held in float64.
-
-    The parameters used last are cached, as many as `LAYERS_AT_ONCE` layers have, so that memory does not grow with depth.
-    """
-    target = format_named(dtype)
-    return LazyWeights(checkpoint.weights, cached_parameters(lambda name: target.round(checkpoint.weights[name])))
+_Load = Callable[[str], Array]
+_Cache = Callable[[_Load], _Load]
 
 
-def cached_parameters(load: Callable[[str], Array]) -> Callable[[str], Array]:
+def cached_parameters(load: _Load) -> _Load:
     """Wrap a function from a name to a parameter so that it keeps as many parameters as `LAYERS_AT_ONCE` layers have."""
     return lru_cache(maxsize=LAYERS_AT_ONCE * LAYER_PARAMETERS)(load)
+
+
+def rounded_weights(
+    checkpoint: Checkpoint, dtype: str, cached: Callable[[_Load], _Load] = cached_parameters
+) -> Mapping[str, Array]:
+    """Return the parameters as a candidate of `dtype` holds them: each rounded to that format on access, held in float64.
+
+    By default the parameters used last are cached, as many as `LAYERS_AT_ONCE` layers have, so that memory does not grow with
+    depth; `cached` wraps the function that rounds one in another way.
+    """
+    target = format_named(dtype)
+    return LazyWeights(checkpoint.weights, cached(lambda name: target.round(checkpoint.weights[name])))
 
 
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:

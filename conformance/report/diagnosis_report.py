@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from conformance.diagnosis.conclusions import Diagnosis, FaultAttribution, RankedExplanation
+from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, reported_as
 from conformance.judge.number_words import figure
