@@ -26,7 +26,7 @@ from conformance.oracle import Step
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.gradients.losses import CrossEntropyBackward, TargetLossBackward
 from conformance.oracle.gradients.norm import NormBackward
-from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward
+from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, density
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
 from conformance.oracle.losses import LABELS, labels_of, sigmoid
 
@@ -111,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
           "the tanh approximation of GELU is differentiated as GELU itself", recast(GeluBackward)),
     Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)",
-          rewritten_equation(GeluBackward, lambda step: (step.slope - step.density) * step.parents[0])),
+          rewritten_equation(GeluBackward, lambda step: step.value - step.parents[0] * density(step.parents[1]))),
     Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function unchanged (straight through)",
           first_parent),
     Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"}, "the activation function is differentiated as a ReLU",

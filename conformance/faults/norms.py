@@ -1,8 +1,8 @@
 """Faults of LayerNorms, of their form, and of the residual sums that they normalize."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -31,53 +31,64 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
+from conformance.oracle.program import inverse_root, row_mean
 
 NORMS = frozenset({"norm"})
 WITH_RESIDUAL = (".output.LayerNorm",)
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
-def _root(norm: Norm) -> Array:
-    """Return the standard deviation, without epsilon."""
-    return as_array(np.sqrt(norm.variance_of((norm.summed - norm.mean) ** 2)))
-
-
-def _epsilon_of(step: Step) -> float:
-    return float(step.site.architecture.layer_norm_eps)
-
-
-_EPSILON_OUTSIDE = variant(Norm, inverse=lambda norm: as_array(1.0 / (_root(norm) + _epsilon_of(norm))))
-
-
-def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
-    """Return the map J e = gain · e, where one error e is shared by all elements along the axes."""
-    return LinearMap(lambda v: as_array(gain**2 * v), lambda w: as_array((gain * w).sum(axes, keepdims=True)))
+_EPSILON_OUTSIDE = variant(
+    Norm, inverse_of=lambda norm: lambda x, mean, centred: 1.0 / (np.sqrt(norm.variance_of(centred)) + norm.epsilon)
+)
 
 
 class _OverPositions(Norm):
-    over: ClassVar[int | tuple[int, ...]] = 1
+    """The norm over the positions: that over the last axis, of rearranged arrays."""
+
+    def _turned(self, x: Array) -> Array:
+        """Return an array with the axes over which mean and variance are taken as its last."""
+        return x.swapaxes(1, 2)
+
+    def _back(self, x: Array) -> Array:
+        """Return a rearranged array, of elements or of numbers that a row shares, in its place."""
+        return x.swapaxes(1, 2)
 
     @cached_property
-    def mean(self) -> Array:
-        return as_array(self.summed.mean(self.over, keepdims=True))
+    def _inner(self) -> Norm:
+        shape = self.parents[0].shape
+        parameters = {role: self._turned(np.broadcast_to(p, shape)) for role, p in self.site.parameters.items()}
+        return Norm(replace(self.site, parameters=parameters), *map(self._turned, self.parents))
 
     @cached_property
-    def inverse(self) -> Array:
-        return as_array(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
+    def value(self) -> Array:
+        return self._back(self._inner.value)
+
+    def _of_inner(self, inner: LinearMap) -> LinearMap:
+        return LinearMap(
+            lambda v: self._back(inner.variance(self._turned(as_array(v)))), lambda w: self._back(inner.adjoint(self._turned(w)))
+        )
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """Return the Jacobians of the inner norm."""
+        return tuple(map(self._of_inner, self._inner.jacobians()))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors of the correct norm, with those of mean and inverse root shared along the axes `over`."""
-        mean, inverse, *others = super().roundings(arithmetic).sources
-        z, gamma = self.normal, self.site.parameters["weight"]
-        shared = (
-            Source(as_array(np.mean(s.variance, self.over, keepdims=True)), _common(-gamma * by, self.over))
-            for s, by in ((mean, np.broadcast_to(self.inverse, z.shape)), (inverse, z))
-        )
-        return Roundings((*shared, *others))
+        """Return the rounding errors of the inner norm."""
+        sources = self._inner.roundings(arithmetic).sources
+        return Roundings(tuple(Source(self._back(s.variance), self._of_inner(s.to_result)) for s in sources))
+
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return all rounding errors."""
+        return self.roundings(arithmetic)
 
 
 class _OverSequence(_OverPositions):
-    over = (1, 2)
+    def _turned(self, x: Array) -> Array:
+        return x.reshape(len(x), -1)
+
+    def _back(self, x: Array) -> Array:
+        return x.reshape(len(x), *(self.parents[0].shape[1:] if x.shape[-1] > 1 else (1, 1)))
 
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
@@ -175,8 +186,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
 
 
-def _second_moment(norm: Norm) -> Array:
-    return as_array(1.0 / np.sqrt(np.mean(norm.summed**2, -1, keepdims=True) + _epsilon_of(norm)))
+_UNCENTRED_MOMENT = variant(Norm, inverse_of=lambda norm: lambda x, mean, centred: inverse_root(row_mean(x * x) + norm.epsilon))
 
 
 def idle_lanes(width: int) -> int:
@@ -184,13 +194,13 @@ def idle_lanes(width: int) -> int:
     return (1 << (width - 1).bit_length()) - width
 
 
-def _with_idle_lanes(norm: Norm) -> Array:
+def _with_idle_lanes(norm: Norm) -> Callable[[Array, Array, Array], Array]:
     """Return 1 / √(σ² + ε), σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted."""
-    idle = idle_lanes(norm.summed.shape[-1]) / norm.summed.shape[-1] * norm.mean**2
-    return as_array(1.0 / np.sqrt(_root(norm) ** 2 + idle + _epsilon_of(norm)))
+    share = idle_lanes(norm.summed.shape[-1]) / norm.summed.shape[-1]
+    return lambda x, mean, centred: inverse_root(norm.variance_of(centred) + mean * mean * share + norm.epsilon)
 
 
-_IDLE_LANES = variant(Norm, inverse=_with_idle_lanes)
+_IDLE_LANES = variant(Norm, inverse_of=_with_idle_lanes)
 
 
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
@@ -269,7 +279,7 @@ FAULTS: tuple[Fault, ...] = (
 # fmt: off
 FORMS: tuple[Fault, ...] = (
     Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
-          recast(variant(Norm, inverse=_second_moment)), tried=ALONE),
+          recast(_UNCENTRED_MOMENT), tried=ALONE),
     Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
           lambda step, _: step.recast(_IDLE_LANES) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
     Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),

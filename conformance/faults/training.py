@@ -14,8 +14,8 @@ from conformance.model.training import ADAM, Training, at, decays, parameter_of,
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
-from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.optimizer import Adam
+from conformance.oracle.trace import sum_variance
 from conformance.oracle.training_run import TrainingRun
 
 _FORWARD = frozenset({"dropout"})

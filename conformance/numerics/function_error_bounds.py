@@ -27,8 +27,7 @@ To change the bound of a function (GELU, exp, tanh, …):
 1. Add the implementation whose error is larger: a bound that a vendor states is a row of `documented_error_bounds.json`; a library
    that can be measured is named in `conformance.benchmarks.functions.libraries`, and the command above measures it and writes
    `measured_error_bounds.json`. The bound of every step that uses the function follows.
-2. The bound of GELU as a whole, which combines that of erf or tanh with that of a fused kernel, is `FunctionErrorBounds.gelu`.
-   The bounds of its gradient are in `conformance.oracle.gradients.pointwise`.
+2. The bound of GELU as a whole is that of erf or tanh, or of a fused kernel (`ProgramStep.fused`), whichever is larger.
 3. Run `conformance/tests/test_function_error_bounds.py`, for the bounds, and `test_correct_variants.py`, which judges correct
    variants of whole networks.
 
@@ -38,8 +37,7 @@ To add a function:
    is excluded from the comprehension in `numerics.machine.torch_functions` and added there by name. Name the function in extended
    precision in `conformance.benchmarks.functions.sweep`.
 2. Measure it as in step 1 above.
-3. Use the bound in `roundings` of the step in `conformance.oracle`: `arithmetic.functions.error` where the step is the function,
-   `arithmetic.functions.relative` where the function is one of several operations.
+3. Name it in `oracle.program.OPERATIONS`, with its derivative; what errors of which it makes is decided in `oracle.trace`.
 4. Run the tests above, and `test_mathematics.py`, for the Jacobians.
 """
 
@@ -71,23 +69,6 @@ class Bound:
         return self.absolute >= other.absolute and self.ulp >= other.ulp
 
 
-@dataclass(frozen=True)
-class GeluForm:
-    """How a form of GELU, x/2 · (1 + g), is computed.
-
-    Attributes:
-        inner: the library function g.
-        constants: number of rounded constants in the argument of g: 1/√2 in the erf form, √(2/π) and 0.044715 in the tanh form.
-    """
-
-    inner: str
-    constants: int
-
-
-GELU_FORMS: Mapping[str, GeluForm] = {"gelu": GeluForm("erf", 1), "gelu_tanh": GeluForm("tanh", 2)}
-"""The forms of GELU, by the name of a fused kernel's function in the tables."""
-
-
 @dataclass(frozen=True, eq=False)
 class FunctionErrorBounds:
     """The error bounds of library functions.
@@ -104,27 +85,6 @@ class FunctionErrorBounds:
         bounds = _upper(self._of(function, evaluated), float(spacing.max(initial=0.0)))
         first, *others = (b.absolute + b.ulp * spacing for b in bounds)
         return as_array(reduce(np.maximum, others, first))
-
-    def gelu(self, form: str, gate: Array, half: Array, argument: Array, evaluated: Format) -> Array:
-        """Return the elementwise largest error of GELU, y = x/2 · (1 + g), in one of `GELU_FORMS`.
-
-            |error| ≤ |x|/2 · max(error of g, `absolute` of a fused kernel) + constants · u · |x/2 · dg/dt · t|
-
-        where t is the argument of g. The bound is many ULP of y near −3, where 1 + g cancels. The roundings of 1 + g and of the
-        product are random and not part of it.
-
-        Args:
-            form: name of the form.
-            gate: values g.
-            half: |x|/2.
-            argument: |x/2 · dg/dt · t|, the change of y by a relative change of t.
-            evaluated: the format that GELU is evaluated in.
-        """
-        bound = self.error(GELU_FORMS[form].inner, gate, evaluated)
-        np.maximum(bound, self.absolute(form, evaluated), out=bound)
-        bound *= half
-        bound += argument * (GELU_FORMS[form].constants * evaluated.unit_roundoff)
-        return bound
 
     def relative(self, function: str, evaluated: Format) -> float:
         """Return the largest relative error of a function without zeros: 2u · ulp, since ULP(y) ≤ 2u |y|."""

@@ -69,11 +69,6 @@ def gelu_argument(x: Array, outer: float = TANH_OUTER, cubic: float = TANH_CUBIC
     return as_array(outer * (x + cubic * (x * x * x)))  # NumPy's x**3 takes a hundred times as long
 
 
-def gelu_argument_slope(x: Array) -> Array:
-    """Return the derivative of `gelu_argument`, √(2/π) (1 + 3 · 0.044715 x²)."""
-    return as_array(TANH_OUTER * (1.0 + 3.0 * TANH_CUBIC * x**2))
-
-
 @dataclass(frozen=True)
 class Function:
     """A function of one real variable.

@@ -9,8 +9,7 @@ with better relative position embeddings*. Each term is a step.
 """
 
 from abc import abstractmethod
-from functools import reduce
-from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, ScaledProduct
 from conformance.oracle.linear_maps import Roundings
-from conformance.oracle.step import Step, elementwise_roundings
+from conformance.oracle.program import added
+from conformance.oracle.step import ProgramStep, Step, elementwise_roundings
+from conformance.oracle.trace import sum_variance
 
 
 def positions(step: Step) -> Ids:
@@ -136,13 +137,12 @@ class Sinusoids(Step):
         return elementwise_roundings(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
 
 
-class Sum(Step):
-    """The sum of the parents, from left to right."""
+class Sum(ProgramStep):
+    """The sum of the parents, from left to right; rounding errors are those of any order."""
 
-    @cached_property
-    def value(self) -> Array:
-        """The elementwise sum."""
-        return as_array(sum(self.parents[1:], start=self.parents[0]))
+    def program(self, *parents: Any) -> Any:
+        """Return the elementwise sum."""
+        return added(*parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
@@ -156,19 +156,6 @@ class Sum(Step):
             partial = partial + parent
             variance += u2 * np.square(partial)
         return elementwise_roundings(np.maximum(variance, arithmetic.storage.rounding_variance(self.value), out=variance))
-
-
-def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
-    """Return the error variance of adding up n parents in any order: u²/3 · partial² for each addition.
-
-    The order is unknown, so the partial sum of k terms, 2 ≤ k ≤ n, is the largest over all choices of k parents, elementwise.
-    Partial sums that are results of a library call are rounded to storage as well.
-    """
-    u, variance = arithmetic.elementwise_format.unit_roundoff, np.zeros_like(parents[0])
-    for count in range(2, len(parents) + 1):
-        partial = reduce(np.maximum, (np.abs(sum(some[1:], start=some[0])) for some in combinations(parents, count)))
-        variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_rounding_variance(partial)
-    return variance
 
 
 class DistanceLookup(Lookup):

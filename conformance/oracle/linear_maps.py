@@ -45,6 +45,11 @@ def identity() -> LinearMap:
     return LinearMap(lambda v: v, lambda w: w, 1.0)
 
 
+def nothing(result: Array, parent: Array) -> LinearMap:
+    """Return J = 0, for a result that does not depend on a parent."""
+    return LinearMap(lambda _: np.zeros_like(result), lambda _: np.zeros_like(parent))
+
+
 def diagonal(slope: Array) -> LinearMap:
     """Return J = diag(slope), the Jacobian of a pointwise function with this derivative."""
     return LinearMap(lambda v: slope**2 * v, lambda w: slope * w, slope)

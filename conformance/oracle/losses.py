@@ -6,6 +6,8 @@ Both are means over all N = B · C elements of the logits x, each with its targe
 `BertForSequenceClassification` computes them if `problem_type` is `regression` or `multi_label_classification`.
 """
 
+from typing import Any
+
 import numpy as np
 from scipy.special import expit
 
@@ -14,10 +16,12 @@ from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.embeddings import Sum, sum_variance
+from conformance.oracle.embeddings import Sum
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.program import call
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise_roundings
+from conformance.oracle.trace import Trace, Traced, sum_variance
 
 LABELS = {
     "masked_lm_loss": "labels",
@@ -70,8 +74,11 @@ class Labelled(Step):
     @cached_property
     def rows(self) -> tuple[Array, Ids]:
         """The scores of the labelled rows, and their labels."""
-        kept = self._labels != IGNORED_LABEL
-        return self.scores(self.parents[-1])[kept], self._labels[kept]
+        return self.of_rows(self.parents[-1]), self._labels[self._labels != IGNORED_LABEL]
+
+    def of_rows(self, x: Array) -> Array:
+        """Return what an array in the shape of the logits contains at the labelled rows."""
+        return as_array(self.scores(x)[self._labels != IGNORED_LABEL])
 
     @cached_property
     def log_softmax(self) -> LogSoftmax:
@@ -88,13 +95,6 @@ class Labelled(Step):
         full = np.zeros_like(self.parents[-1])
         self.scores(full)[self._labels != IGNORED_LABEL] = rows
         return full
-
-    def over_classes(self, x: Array) -> Array:
-        """Return the sum over the classes at the position of each score."""
-        sums = np.zeros_like(x)
-        scores = self.scores(sums)
-        scores[...] = self.scores(x).sum(-1, keepdims=True)
-        return sums
 
     def _with_slope(self, slope: Array) -> LinearMap:
         """Return the Jacobian with slope `slope` / N at the N labelled rows and 0 elsewhere."""
@@ -223,102 +223,69 @@ class Targeted(Step):
         """The logits x, (B, C)."""
         return self.parents[-1]
 
-    @property
-    def slope(self) -> Array:
-        """The derivative ∂l/∂x of a term l(x, t) of the mean, (B, C)."""
+    def term(self, x: Any) -> Any:
+        """Return a term l(x, t) of the mean, (B, C), a program of the logits."""
+        raise NotImplementedError
+
+    def slope(self, x: Any) -> Any:
+        """Return the derivative ∂l/∂x of a term, (B, C), a program of the logits."""
         raise NotImplementedError
 
 
 class Squared(Targeted):
     """The terms are l = (x − t)²."""
 
-    @cached_property
-    def slope(self) -> Array:
-        """The derivative 2 (x − t), (B, C)."""
-        return 2.0 * (self.logits - self.targets)
+    def term(self, x: Any) -> Any:
+        """Return (x − t)²."""
+        difference = x - self.targets
+        return difference * difference
+
+    def slope(self, x: Any) -> Any:
+        """Return 2 (x − t)."""
+        return call(x - self.targets) * 2.0
 
 
 class BinaryEntropy(Targeted):
     """The terms are l = −t log σ(x) − (1 − t) log σ(−x)."""
 
-    @cached_property
-    def sigmoid(self) -> Array:
-        """The probabilities σ(x), (B, C)."""
-        return sigmoid(self.logits)
+    def term(self, x: Any) -> Any:
+        """Return max(x, 0) − t x + log(1 + exp(−|x|)); (1 − t) x − log σ(x) has parts that are no larger."""
+        return np.maximum(x, 0.0) - call(x * self.targets) + call(np.log(1.0 + np.exp(-np.maximum(x, -x))))
 
-    @property
-    def slope(self) -> Array:
-        """The derivative σ(x) − t, (B, C)."""
-        return self.sigmoid - self.targets
+    def slope(self, x: Any) -> Any:
+        """Return σ(x) − t."""
+        return call(call(expit(x)) - self.targets)
 
 
 class TargetLoss(Targeted):
-    """L = mean of l(x, t): (B, C) -> (). Subclasses define l and the variance of the rounding errors of l."""
+    """L = mean of l(x, t): (B, C) -> ()."""
 
-    @property
-    def terms(self) -> Array:
-        """The terms l(x, t), (B, C)."""
-        raise NotImplementedError
-
-    def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the variance of the rounding errors of l, (B, C)."""
-        raise NotImplementedError
+    @cached_property
+    def _terms(self) -> Trace:
+        return Trace(self.term(Traced(self.logits)))
 
     @cached_property
     def value(self) -> Array:
         """The loss L, a 0-d array."""
-        return as_array(self.terms.mean())
+        return as_array(self._terms.result.value.mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return ∂L/∂x = ∂l/∂x / N."""
-        return (summed(self.slope / self.logits.size),)
+        return (summed(self.slope(self.logits) / self.logits.size),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of l, divided by N², and of the mean (`mean_variance`)."""
-        count, terms = self.logits.size, self.terms_variance(arithmetic) + arithmetic.call_rounding_variance(self.terms)
-        return elementwise_roundings(as_array(terms.sum() / count**2 + mean_variance(self.value, count, arithmetic)))
+        count, terms = self.logits.size, self._terms
+        own = np.sum(terms.variance(arithmetic) + arithmetic.call_rounding_variance(terms.result.value)) / count**2
+        return elementwise_roundings(as_array(own + mean_variance(self.value, count, arithmetic)))
 
 
 class SquaredError(Squared, TargetLoss):
     """L = mean (x − t)²; (B, C) -> ()."""
 
-    @cached_property
-    def terms(self) -> Array:
-        """The squared errors (x − t)², (B, C)."""
-        return np.square(self.logits - self.targets)
-
-    def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return u²/3 · 5 d⁴ for d = x − t: the rounding of d, relative u, changes d² by 2u d², and d² is rounded."""
-        return as_array(5.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0 * np.square(self.terms))
-
 
 class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
-    """L = mean of −t log σ(x) − (1 − t) log σ(−x) = mean of max(x, 0) − t x + log(1 + exp(−|x|)); (B, C) -> ()."""
-
-    @cached_property
-    def _logarithm(self) -> Array:
-        return np.log1p(np.exp(-np.abs(self.logits)))
-
-    @cached_property
-    def terms(self) -> Array:
-        """The terms max(x, 0) − t x + log(1 + exp(−|x|)), (B, C)."""
-        return as_array(np.maximum(self.logits, 0.0) - self.targets * self.logits + self._logarithm)
-
-    def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the error variance of max(x, 0) − t x + λ, with λ = log(1 + z) and z = exp(−|x|).
-
-        The form (1 − t) x − log σ(x) has parts that are no larger. The variance is u²/3 times the squares of t x and of max(x, 0) −
-        t x, each at most |x|, of λ, of l, and of 1, by which the rounding of 1 + z changes λ, relative u; and a third of the
-        squares of exp's relative error times ∂λ/∂z z = z/(1 + z), and of log's error at λ. If every call stores its result, t x and
-        log σ are stored.
-        """
-        inner, functions = arithmetic.elementwise_format, arithmetic.functions
-        u2, z, size = inner.unit_roundoff**2 / 3.0, np.exp(-np.abs(self.logits)), np.abs(self.logits)
-        own = (functions.relative("exp", inner) * z / (1.0 + z)) ** 2 + functions.error("log", self._logarithm, inner) ** 2
-        calls = arithmetic.call_rounding_variance(size) + arithmetic.call_rounding_variance(
-            np.maximum(-self.logits, 0.0) + self._logarithm
-        )
-        return as_array(u2 * (2.0 * size**2 + self._logarithm**2 + self.terms**2 + 1.0) + own / 3.0 + calls)
+    """L = mean of −t log σ(x) − (1 − t) log σ(−x); (B, C) -> ()."""
 
 
 def sigmoid(x: Array) -> Array:

@@ -6,24 +6,20 @@ any order, is so close to a tie that its error decides the rounding; the result 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.special import erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array, as_array
-from conformance.numerics.functions import TANH_CUBIC, TANH_OUTER, erf
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.linear import Linear
-from conformance.oracle.norm import Norm
-from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
-from conformance.oracle.softmax import Probabilities
-from conformance.oracle.step import Step
+from conformance.oracle.program import MEAN, SUM, Form, Number, Operation, value_of
+from conformance.oracle.step import ProgramStep, Step
+from conformance.oracle.trace import Trace, Traced
 
-Rounding = Callable[[Array], Array]
 SINGLE = FORMATS["float32"]
 IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 
@@ -31,192 +27,140 @@ IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield for each order of operations the result nearest to `actual`, with every operation rounded to the storage format.
 
-    Orders are defined for linear layers, for both forms of GELU, for x σ(k x), for residual sum and LayerNorm, and for attention's
-    softmax. Nothing is yielded for other steps, or if the storage format is not narrower than the accumulation format.
+    Orders are defined for linear layers and for steps whose program is followed (`ProgramStep.followed`). Nothing is yielded for
+    other steps, or if the storage format is not narrower than the accumulation format.
     """
     if not arithmetic.is_mixed:
         return
     with np.errstate(all="ignore"):  # A result that overflows in the format is not correct and matches nothing.
         if isinstance(step, Linear):
             yield from _linear(step, arithmetic, actual)
-        elif isinstance(step, Silu):
-            yield from _silu(step, arithmetic, actual)
-        elif isinstance(step, Gelu):
-            yield from _gelu(step.parents[0], arithmetic, actual)
-        elif isinstance(step, GeluTanh):
-            yield from _gelu_tanh(step.parents[0], arithmetic, actual)
-        elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # Not a fault with another inverse root.
-            yield from _norm(step, arithmetic.storage.round, actual)
-        elif type(step) is Probabilities:
-            yield from _softmax(step, arithmetic, actual)
+        elif isinstance(step, ProgramStep) and step.followed:
+            yield from _followed(step, arithmetic, actual)
 
 
 def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield x Wᵀ, accumulated in float32 and rounded, plus b, as torch computes it for inputs that are not contiguous in memory."""
     if "bias" in step.site.parameters:
         r, accumulated = arithmetic.storage.round, replace(IN_FLOAT32, summation=arithmetic.summation)
-        products = _sides(step.value - step.bias, LARGEST_DEVIATION * np.sqrt(step.roundings(accumulated).variance()), r)
+        error = LARGEST_DEVIATION * np.sqrt(step.roundings(accumulated).variance())
+        products = _sides(step.value - step.bias, error, r)
         yield _nearest(actual, [r(product + step.bias) for product in products])
 
 
-def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """Yield x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2).
+def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
+    """Yield the result of every order of a program: with the alternatives of every row, and of every element, that are nearest."""
 
-    The constant is rounded to float32 or to the format. erfc is taken as exact, since its relative error is about one float32 ULP,
-    far below that of a half-precision format.
-    """
-    r = arithmetic.storage.round
-    for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
-        value = erf(argument)
-        sides = _sides(value, arithmetic.functions.error("erf", value, SINGLE), r)
-        yield _nearest(actual, [r(x / 2.0 * r(1.0 + e)) for e in sides])
-        yield _nearest(actual, [r(x / 2.0 + r(x / 2.0 * e)) for e in sides])
-        yield r(x / 2.0 * r(erfc(-argument)))
-        yield r(x * r(1.0 - r(erfc(argument)) / 2.0))
+    def run(forms: _Choices, rows: _Choices, elements: _Choices) -> Array:
+        order = _Order(arithmetic, forms, rows, elements)
+        return arithmetic.storage.round(as_array(value_of(step.program(*(Rounded(parent, order) for parent in step.parents)))))
 
+    def of_rows(form: tuple[int, ...], row: tuple[int, ...]) -> Array:
+        return _nearest(actual, [y for _, y in _every(lambda choices: run(_Choices(form), _Choices(row), choices))])
 
-def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """Yield x · σ(k x), with k rounded to float32 or to the format.
+    def of_order(form: tuple[int, ...]) -> Array:
+        rows = [of_rows(form, row) for row, _ in _every(lambda choices: run(_Choices(form), choices, _Choices()))]
+        return _nearest(actual, rows, by_row=True)
 
-    σ may be off by one float32 ULP, so a value next to a tie may be rounded either way.
-    """
-    x, r = step.parents[0], arithmetic.storage.round
-    for factor in (as_array(step.factor), _constant(step.factor, r)):
-        value = as_array(expit(r(factor * x)))
-        yield _nearest(actual, [r(x * σ) for σ in _sides(value, SINGLE.ulp(value), r)])
+    for form, _ in _every(lambda choices: run(choices, _Choices(), _Choices())):
+        yield of_order(form)
 
 
-def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """Yield x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), also with x factored out; constants are in float32 or in the format."""
-    r = arithmetic.storage.round
-    for in_format, cube in product((False, True), (r(r(x * x) * x), r(x * x * x))):
-        c, k = (_constant(n, r) if in_format else n for n in (TANH_OUTER, TANH_CUBIC))
-        inner = r(k * r(x * x)), r(r(k * x) * x)
-        for argument in (r(c * r(x + r(k * cube))), r(c * r(x + r(inner[1] * x))), *(r(r(c * x) * r(1.0 + i)) for i in inner)):
-            value = np.tanh(argument)
-            sides = _sides(value, arithmetic.functions.error("tanh", value, SINGLE), r)
-            yield _nearest(actual, [r(x / 2.0 * r(1.0 + t)) for t in sides])
+class _Choices:
+    """Choices that a program makes in turn: those of a script, then the first of the options."""
+
+    def __init__(self, script: tuple[int, ...] = ()) -> None:
+        self.script, self._options = script, list[int]()
+
+    def made(self, options: int) -> int:
+        """Return the next choice, of so many options."""
+        self._options.append(options)
+        return self.script[len(self._options) - 1] if len(self._options) <= len(self.script) else 0
+
+    @property
+    def others(self) -> Iterator[tuple[int, ...]]:
+        """The scripts that differ from these choices first where this script ended."""
+        first = len(self.script)
+        for i, options in enumerate(self._options[first:], first):
+            yield from ((*self.script, *[0] * (i - first), other) for other in range(1, options))
 
 
-def _constant(number: float, r: Rounding) -> Array:
-    return r(as_array(number))
+def _every(run: Callable[[_Choices], Array]) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Yield the script and the result of all choices of a program."""
+    todo: list[tuple[int, ...]] = [()]
+    while todo:
+        choices = _Choices(todo.pop())
+        result = run(choices)
+        todo += choices.others
+        yield choices.script, result
 
 
-def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ².
+@dataclass(frozen=True)
+class _Order:
+    """An order of operations: the arithmetic, and the choices of forms and of the roundings of shared numbers and of elements."""
 
-    Also yield it with only γ and β applied in the format, and with only μ and 1/√(σ² + ε) rounded to it. The step defines μ and σ².
-    """
-    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
-    for x in _sums(step.parents, r):
-        yield _nearest(actual, [r(r(z * weight) + bias) for z in _normal_in_float32(step, x, r)])
-        yield _with_stored_statistics(type(step)(step.site, x), r, actual)
-        means = _sides(step.mean_of(x), _of_mean(x), r) if step.centred else (step.mean_of(x),)
-        for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
-            found: list[list[Array]] = []
-            for μ in means:
-                for shifted in variances(step, x, μ, r):
-                    found += _normalised(step, x, μ, shifted, r)
-            for alternatives in zip(*found, strict=True):
-                yield _nearest(actual, alternatives, by_row=True)
+    arithmetic: Arithmetic
+    forms: _Choices
+    rows: _Choices
+    elements: _Choices
 
 
-def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
-    """Return (x − μ)/√(σ² + ε) computed in float32, then rounded.
+@dataclass(eq=False)
+class Rounded(Number):
+    """An array of which every operation rounds its result to the storage format of an order."""
 
-    Its error may be up to `LARGEST_DEVIATION` standard deviations of the errors that `Norm.roundings` gives for float32.
-    """
-    width = x.shape[-1]
-    site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
-    plain = step.replaced(site=site, parents=(x,))
-    return _sides(plain.value, LARGEST_DEVIATION * np.sqrt(plain.roundings(IN_FLOAT32).variance()), r)
+    value: Array
+    order: _Order
 
+    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> "Rounded":
+        """Return the rounded result of an operation."""
+        kind, round_, terms = operation.errors, self.order.arithmetic.storage.round, tuple(map(value_of, operands))
+        if kind in ("exact", "call"):
+            return Rounded(value, self.order)
+        if kind == "added" and len(terms) > 2:
+            last = self.order.forms.made(len(terms))
+            first, *others = (term for i, term in enumerate(terms) if i != last)
+            return Rounded(round_(round_(sum(others, start=first)) + terms[last]), self.order)
+        if kind in ("rounded", "added", "rsqrt"):
+            return Rounded(round_(value), self.order)
+        return self._near(value, self._error(operation, value, terms))
 
-def _with_stored_statistics(step: Norm, r: Rounding, actual: Array) -> Array:
-    """Return γ (x − μ) ρ + β computed in float32, with μ and ρ = 1/√(σ² + ε) rounded, as torch's group norm on CUDA stores them."""
-    error = LARGEST_DEVIATION * np.sqrt(step.roundings(IN_FLOAT32).variance())
-    of_mean, of_inverse = (LARGEST_DEVIATION * np.sqrt(variance) for variance in step.statistics_variance(IN_FLOAT32))
-    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
-    statistics = product(_sides(step.mean, of_mean, r), _sides(step.inverse, step.inverse * of_inverse, r))
-    exact = (weight * ((step.summed - μ) * ρ) + bias for μ, ρ in statistics)
-    return _nearest(actual, [_nearest(actual, _sides(y, error, r)) for y in exact], by_row=True)
+    def _error(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> Array:
+        """Return the largest error of a result before it is rounded, in float32."""
+        if operation in (SUM, MEAN):
+            divisor = 1.0 if operation is SUM else operands[1]
+            return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squared_partial_sums(operands[0]) / 3.0) / divisor)
+        if operation.errors == "sigmoid":
+            return SINGLE.ulp(value)
+        return self.order.arithmetic.functions.error(operation.errors, value, SINGLE)
 
+    def _near(self, value: Array, error: Array) -> "Rounded":
+        """Return one of the possible roundings of a result."""
+        sides = _sides(value, error, self.order.arithmetic.storage.round)
+        choices = self.order.rows if value.shape[-1] == 1 else self.order.elements
+        return Rounded(sides[choices.made(len(sides))] if len(sides) > 1 else sides[0], self.order)
 
-def _softmax(step: Probabilities, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """Yield e/Σ e and e · (1/Σ e) with e = exp(s − m); the sum is accumulated in float32 and rounded once."""
-    r = arithmetic.storage.round
-    exponential = np.exp(r(step.shifted))
-    sides = _sides(exponential, arithmetic.functions.error("exp", exponential, SINGLE), r)
-    terms = sides[0]
-    totals = _sides(terms.sum(-1, keepdims=True), _of_mean(terms) * terms.shape[-1], r)
-    safe = [np.where(total > 0.0, total, 1.0) for total in totals]  # Σ e is 0 in a row without keys.
-    yield _nearest(actual, [_nearest(actual, [r(e / total) for e in sides]) for total in safe], by_row=True)
-    yield _nearest(actual, [_nearest(actual, [r(e * r(1.0 / total)) for e in sides]) for total in safe], by_row=True)
+    def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
+        """Return the value of one of the forms that are followed operation by operation."""
+        forms = (form, *also)
+        return forms[self.order.forms.made(len(forms)) if also else 0]()
 
+    def constants(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the constants, or the constants rounded to the format."""
+        stored = self.order.forms.made(2)
+        return tuple(float(self.order.arithmetic.storage.round(as_array(x))) for x in numbers) if stored else numbers
 
-def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
-    """Yield mean((x − μ)²) + ε, with every operation rounded."""
-    yield from _shifted(step, r(np.square(r(x - mean))), r)
-
-
-def _of_sum(step: Norm, x: Array, _: Array, r: Rounding) -> Iterator[Array]:
-    """Yield the variance from a single call, rounded, plus ε."""
-    yield from _shifted(step, np.square(x - step.mean_of(x)), r)
-
-
-def _shifted(step: Norm, squares: Array, r: Rounding) -> Iterator[Array]:
-    """Yield the rounded mean of the squares plus ε."""
-    for variance in _sides(step.variance_of(squares), _of_mean(squares), r):
-        yield r(variance + step.site.architecture.layer_norm_eps)
-
-
-def _in_float32(step: Norm, x: Array, _: Array, __: Rounding) -> Iterator[Array]:
-    """Yield the variance plus ε, kept in float32, as in a standard deviation computed by a single call."""
-    yield step.variance_of(np.square(x - step.mean_of(x))) + step.site.architecture.layer_norm_eps
-
-
-def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
-    """Yield mean(x²) − μ² + ε, with every operation rounded; nothing if σ² divides by n − 1, which this form does not allow."""
-    if step.degrees_lost:
-        return
-    squares = r(np.square(x))
-    for of_squares in _sides(step.variance_of(squares), _of_mean(squares), r):
-        yield r(r(of_squares - r(np.square(mean))) + step.site.architecture.layer_norm_eps)
+    def together(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """Return the rounded result of a function in float32, whose error is up to `LARGEST_DEVIATION` of its deviations."""
+        values = tuple(map(value_of, operands))
+        trace = Trace(
+            function(*(Traced(value) if isinstance(x, Rounded) else x for x, value in zip(operands, values, strict=True)))
+        )
+        error = LARGEST_DEVIATION * np.sqrt(trace.variance(IN_FLOAT32)) + trace.bound(IN_FLOAT32)
+        return self._near(trace.result.value, as_array(error))
 
 
-def _of_mean(terms: Array) -> Array:
-    """Return the largest error of a float32 mean, whose deviation is √(u²/3 Σ s_k²)/n with the partial sums s_k."""
-    return as_array(LARGEST_DEVIATION * SINGLE.unit_roundoff * np.sqrt(squared_partial_sums(terms) / 3.0) / terms.shape[-1])
-
-
-def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:
-    """Yield the results of the norm, from σ² + ε, for each order of operations.
-
-    The orders are: a division by the root or a product with its inverse, with γ applied after it, before it, or in one operation
-    with β; or γ and β folded into a scale and a shift. The inverse root may be rounded once or twice: torch rounds it once in full
-    vectors and twice in the remainder.
-    """
-    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
-    root, centred = r(np.sqrt(shifted)), r(x - mean)
-    scaled = r(centred * weight)
-    for inverse in (r(1.0 / np.sqrt(shifted)), r(1.0 / root)):
-        normals, scale = (r(centred / root), r(centred * inverse)), r(inverse * weight)
-        after, fused = ([r(rounded(n * weight) + bias) for n in normals] for rounded in (r, np.asarray))
-        before = [r(r(scaled / root) + bias), r(r(scaled * inverse) + bias)]
-        yield [*after, *fused, *before, r(r(x * scale) + r(bias - r(mean * scale)))]
-
-
-def _sums(parents: tuple[Array, ...], r: Rounding) -> Iterator[Array]:
-    """Yield the sum of the parents for each choice of the parent that is added last."""
-    if len(parents) < 3:
-        yield r(sum(parents[1:], start=parents[0]))
-        return
-    for last in range(len(parents)):
-        first, *others = (p for i, p in enumerate(parents) if i != last)
-        yield r(r(sum(others, start=first)) + parents[last])
-
-
-def _sides(x: Array, error: Array, r: Rounding) -> tuple[Array, ...]:
+def _sides(x: Array, error: Array, r: Callable[[Array], Array]) -> tuple[Array, ...]:
     """Return the possible roundings of numbers x with an error of up to `error`.
 
     There is a single array if no number can be rounded in different ways, and three arrays otherwise.

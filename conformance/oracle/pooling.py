@@ -1,6 +1,7 @@
 """Pooling of a hidden state (B, S, H) to an embedding of each sentence (B, H), and normalization of the embedding."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,9 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import accumulation_variance, squared_partial_sums
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.step import Step, elementwise_roundings
+from conformance.oracle.linear_maps import LinearMap, Roundings
+from conformance.oracle.program import call, either, in_kernel, inverse_root
+from conformance.oracle.step import ProgramStep, Step, elementwise_roundings
 
 
 def _one(index: npt.NDArray[np.int64], length: int) -> Array:
@@ -132,42 +134,16 @@ class Maximum(Step):
         return elementwise_roundings(np.full(self.value.shape, arithmetic.storage.floor_variance, like=self.value))
 
 
-class Unit(Step):
+def length_of(x: Array) -> Any:
+    """Return the Euclidean norm |x| of each row, (B, 1), at least 1e-12 as in `torch.nn.functional.normalize`."""
+    squares = np.maximum((in_kernel(x) * x).sum(-1, keepdims=True), 1e-24)
+    return call(either(x, lambda: np.sqrt(squares), lambda: 1.0 / inverse_root(squares)))
+
+
+class Unit(ProgramStep):
     """y = x / |x| for each row: (B, H) -> (B, H)."""
 
-    @cached_property
-    def length(self) -> Array:
-        """The Euclidean norm |x|, (B, 1), at least 1e-12 as in `torch.nn.functional.normalize`."""
-        return as_array(np.maximum(np.sqrt((self.parents[0] ** 2).sum(-1, keepdims=True)), 1e-12))
-
-    @cached_property
-    def value(self) -> Array:
-        """The result y."""
-        return as_array(self.parents[0] / self.length)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂y_i/∂x_j = (δ_ij − y_i y_j)/|x|, with the variance [(1 − 2 y_i²) v_i + y_i² Σ y_j² v_j] / |x|²."""
-        y, length = self.value, self.length
-
-        def variance(v: Array) -> Array:
-            shared = (y**2 * v).sum(-1, keepdims=True)
-            return as_array(np.maximum((1.0 - 2.0 * y**2) * v + y**2 * shared, 0.0) / length**2)
-
-        return (LinearMap(variance, lambda w: (w - y * (y * w).sum(-1, keepdims=True)) / length),)
-
-    def relative(self, arithmetic: Arithmetic) -> Array:
-        """Return the variance of the relative error of |x|, (B, 1).
-
-        It consists of the error of the sum of squares, halved by the root, the error of the root, and its rounding to storage.
-        """
-        u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
-        partial = squared_partial_sums(self.parents[0] ** 2)
-        root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0
-        stored = arithmetic.call_rounding_variance(self.length) / self.length**2
-        return as_array(u2 * partial / (4.0 * self.length**4) + root + stored)
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the error of |x|, one per row, and the elementwise errors of the division and of the rounding to storage."""
-        u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
-        own = np.maximum(u2 * self.value**2 + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
-        return Roundings((Source(own, identity()), Source(self.relative(arithmetic), shared_by_row(self.value))))
+    def program(self, *parents: Any) -> Any:
+        """Return the result."""
+        (x,) = parents
+        return in_kernel(x) / length_of(x)

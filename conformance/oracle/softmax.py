@@ -1,5 +1,7 @@
 """Softmax over the attended keys (attention probabilities), and log-softmax over classes."""
 
+from typing import Any
+
 import numpy as np
 
 from conformance.model.activation import attended_keys
@@ -9,7 +11,8 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.step import Step, elementwise_roundings
+from conformance.oracle.program import either, selected, value_of
+from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
 def jacobian_of_softmax(p: Array) -> LinearMap:
@@ -22,10 +25,11 @@ def jacobian_of_softmax(p: Array) -> LinearMap:
     return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
 
 
-class Probabilities(Step):
+class Probabilities(ProgramStep):
     """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest score; exactly 0 at masked keys. (B, h, S, S)."""
 
     couples_positions = True
+    followed = True
 
     @property
     def keys(self) -> Mask:
@@ -43,16 +47,12 @@ class Probabilities(Step):
         """The scores less the largest of their row, s − m; −∞ at masked keys."""
         return np.where(self.keys, self.parents[0], -np.inf) - self._largest
 
-    @cached_property
-    def value(self) -> Array:
-        """The probabilities p; all zeros in a row whose keys are all masked."""
-        weights = np.exp(self.shifted)
-        total = weights.sum(-1, keepdims=True)
-        return as_array(weights / np.where(total > 0, total, 1.0))
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂p_i/∂s_j = p_i (δ_ij − p_j)."""
-        return (jacobian_of_softmax(self.value),)
+    def program(self, *parents: Any) -> Any:
+        """Return the probabilities; all zeros in a row whose keys are all masked."""
+        (s,), keys = parents, self.keys
+        weights = selected(np.exp(selected(s - self._largest, keys)), keys)
+        total = selected(weights.sum(-1, keepdims=True), as_array(keys.any(-1, keepdims=True)), 1.0)
+        return either(s, lambda: weights / total, also=(lambda: weights * (1.0 / total),))
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""
@@ -97,50 +97,13 @@ class Probabilities(Step):
         return as_array(-np.log(np.maximum(self.value.max(-1, keepdims=True), np.finfo(np.float64).tiny)))
 
 
-class LogSoftmax(Step):
+class LogSoftmax(ProgramStep):
     """l_j = x_j − m − log Σ_k exp(x_k − m) with the largest x, m; (..., C)."""
 
-    @cached_property
-    def _parts(self) -> tuple[Array, Array]:
-        """m and log Σ exp(x − m), (..., 1) each."""
-        x = self.parents[0]
-        top = x.max(-1, keepdims=True)
-        return top, np.log(np.exp(x - top).sum(-1, keepdims=True))
-
-    @cached_property
-    def value(self) -> Array:
-        """The log-probabilities l."""
-        top, log_sum = self._parts
-        return as_array(self.parents[0] - top - log_sum)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂l_i/∂x_j = δ_ij − p_j, with the variance (1 − 2 p_i) v_i + Σ_j p_j² v_j."""
-        p = np.exp(self.value)
-
-        def variance(v: Array) -> Array:
-            return as_array(np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
-
-        return (LinearMap(variance, lambda w: w - p * w.sum(-1, keepdims=True)),)
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors; u is the unit roundoff of the inner operations, a that of accumulation, and L is log Σ.
-
-        - Elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the rounding to storage.
-        - One per row, added to every element: the sum's relative error a²/3 · Σ C_k²/C², which changes L by the same amount; a
-          third of the square of exp's relative error, reached if one term has all the weight; a third of the square of log's error
-          at L; and u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L). In native
-          arithmetic, x − m is rounded before exp, and the exponentials and their sum are stored: L changes by the relative error
-          of the sum.
-        """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        (top, log_sum), value = self._parts, self.value
-        functions, wide = arithmetic.functions, arithmetic.accumulate
-        shared = a2 * squared_partial_sums(np.exp(value)) + functions.relative("exp", wide) ** 2 / 3.0
-        shared = shared + functions.error("log", log_sum, wide) ** 2 / 3.0 + u2 * ((top + log_sum) ** 2 + log_sum**2)
-        shifted = self.parents[0] - top
-        weights, stored = np.exp(shifted), arithmetic.inner_rounding_variance
-        of_sum = (weights**2 * stored(shifted) + stored(weights)).sum(-1, keepdims=True) + stored(np.exp(log_sum))
-        shared = shared + of_sum / np.exp(2.0 * log_sum)
-        own = u2 * (shifted**2 + value**2) + arithmetic.storage_rounding_variance(value)
-        own = np.maximum(own, arithmetic.storage.floor_variance)
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(np.ones_like(value)))))
+    def program(self, *parents: Any) -> Any:
+        """Return the log-probabilities; a kernel may form x − (m + L), L = log Σ."""
+        (x,) = parents
+        top = value_of(x).max(-1, keepdims=True)
+        shift = x - top
+        total = np.exp(shift).sum(-1, keepdims=True)
+        return shift - either(x, lambda: np.log(total), lambda: (np.log(total) + top) - top)

@@ -3,15 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Single, as_array
+from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, nothing
+from conformance.oracle.trace import Trace, Traced
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,56 @@ class Step(ABC):
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return a lower bound of `roundings` that is quicker to compute: of the variance of every element, and of the bound."""
         return self.roundings(arithmetic)
+
+
+class ProgramStep(Step):
+    """A step whose equation is a program (`oracle.program`) of its parents; Jacobians and rounding errors follow from its trace.
+
+    Attributes:
+        fused: name in the tables of error bounds of the function that a kernel computes in place of the program, if there is one.
+        followed: whether candidates that write the program as elementary operations are followed (`oracle.operations`).
+    """
+
+    fused: ClassVar[str] = ""
+    followed: ClassVar[bool] = False
+
+    @abstractmethod
+    def program(self, *parents: Any) -> Any:
+        """Return the result."""
+
+    @cached_property
+    def _operands(self) -> tuple[Traced, ...]:
+        return tuple(map(Traced, self.parents))
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace of the program, with every parent as an operand."""
+        result = self.program(*self._operands)
+        assert isinstance(result, Traced)
+        return Trace(result)
+
+    @cached_property
+    def value(self) -> Array:
+        """The result, in float64."""
+        return as_array(self.program(*self.parents))
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """Return the effects of errors of the parents on the result."""
+        effects = (self.trace.effects.get(operand.number) for operand in self._operands)
+        return tuple(
+            nothing(self.value, parent) if effect is None else effect.map
+            for effect, parent in zip(effects, self.parents, strict=True)
+        )
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return the errors of the program's operations, and of the rounding to storage."""
+        own, others = self.trace.sources(arithmetic)
+        own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), arithmetic.storage.floor_variance)
+        return Roundings((Source(as_array(own), identity()), *others), self.trace.bound(arithmetic, self.fused))
+
+    def stored_variance(self, arithmetic: Arithmetic) -> Array | float:
+        """Return the variance of rounding the result to storage."""
+        return arithmetic.storage_rounding_variance(self.value)
 
 
 def elementwise_roundings(variance: Array, bound: Array | float = 0.0) -> Roundings:

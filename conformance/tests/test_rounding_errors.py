@@ -16,7 +16,6 @@ from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
 from conformance.oracle.accumulation import Accumulation, operand, product_in_single, squared_partial_sums
-from conformance.oracle.gradients.norm import NormBackward
 from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
 from conformance.oracle.norm import Norm
 from conformance.oracle.softmax import LogSoftmax, Probabilities
@@ -95,53 +94,6 @@ def test_a_variance_in_one_pass_may_be_shifted_by_either_end_of_the_row(shift: i
 
     assert _passes(_errors(step, result(96.0)))
     assert not _passes(_errors(step, result(95.0)))
-
-
-def _differentiated(x: Array, w: Array, place: int, u: float) -> Array:
-    """Return 4000 results of the backward pass of a norm in one pass from x[place]; operations have errors uniform on ±u.
-
-    Every use of x less the shift is a subtraction of its own, so that the shift's gradient is the sum of those of three uses.
-    """
-    rng, n = np.random.default_rng(0), x.size
-
-    def e(exact: Array) -> Array:
-        return exact * (1.0 + u * rng.uniform(-1.0, 1.0, exact.shape))
-
-    def total(terms: Array) -> Array:
-        found = terms[:, :1]
-        for i in range(1, n):
-            found = e(found + terms[:, i : i + 1])
-        return found
-
-    x, g = np.tile(x, (4000, 1)), np.tile(w, (4000, 1))
-    k = x[:, [place]]
-    d, m = e(x - k), e(total(e(x - k)) / n)
-    r = e(1.0 / np.sqrt(e(e(total(e(d * d)) / n) - e(m * m))))
-    direct = e(g * r)
-    of_variance = e(total(e(g * e(x - e(k + m)))) * e(-0.5 * r**3))
-    of_mean = e(e(-total(direct) - e(m * of_variance)) - e(m * of_variance))
-    shared, of_square = np.tile(e(of_mean / n), n), e(2.0 * e(of_variance / n) * d)
-    result = e(e(direct + shared) + of_square)
-    result[:, [place]] = e(result[:, [place]] - total(shared) - total(of_square) - total(direct))
-    return result
-
-
-@pytest.mark.parametrize("outlier", [0.0, 8.0])
-@pytest.mark.parametrize("place", [0, -1])
-def test_the_gradient_of_a_variance_in_one_pass_has_the_derived_errors(place: int, outlier: float) -> None:
-    """The element that is the shift receives the errors of its whole row, which may be added in either order; others do not."""
-    rng, u, variances = np.random.default_rng(0), NATIVE.accumulate.unit_roundoff, []
-    x, w = rng.standard_normal((2, 96))
-    x[24] += outlier  # In the middle, it would have larger errors in a random order than in either of these.
-    for last_first in (False, True):
-        x, w, place = (x[::-1], w[::-1], -1 - place) if last_first else (x, w, place)
-        site = SimpleNamespace(parameters={"weight": np.ones(96)}, architecture=SimpleNamespace(layer_norm_eps=0.0))
-        step = NormBackward(cast(Any, site), w[None], x[None])
-        errors = (_differentiated(x, w, place, u) - step.value) / np.sqrt(step.roundings(NATIVE).variance())
-        found = np.square(errors).mean(0)
-        variances.append(found[place])
-        assert found[1:-1].mean() < 1.1
-    assert 0.7 < max(variances) < 1.1
 
 
 def test_partial_sums_are_those_of_the_order_in_which_they_are_larger() -> None:

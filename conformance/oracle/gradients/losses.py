@@ -10,7 +10,9 @@ from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, of_scalar
 from conformance.oracle.losses import BinaryEntropy, Choice, Labelled, Span, Squared, Targeted
+from conformance.oracle.softmax import jacobian_of_softmax
 from conformance.oracle.step import Step, elementwise_roundings
+from conformance.oracle.trace import Trace, Traced
 
 
 class CrossEntropyBackward(Labelled):
@@ -28,16 +30,13 @@ class CrossEntropyBackward(Labelled):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return y / w by w, and w/N times the Jacobian of the softmax at labelled rows by x."""
-        scale, p = self.scale, self.spread(np.exp(self.log_softmax.value))
+        scale, softmax = self.scale, jacobian_of_softmax(np.exp(self.log_softmax.value))
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
-
-        def variance(v: Array) -> Array:
-            return as_array((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + self.over_classes(p**2 * v), 0.0))
-
-        def adjoint(u: Array) -> Array:
-            return as_array(scale * p * (u - self.over_classes(p * u)))
-
-        return of_scalar(unit), LinearMap(variance, adjoint)
+        of_logits = LinearMap(
+            lambda v: self.spread(scale**2 * softmax.variance(self.of_rows(np.broadcast_to(v, unit.shape)))),
+            lambda u: self.spread(scale * softmax.adjoint(self.of_rows(u))),
+        )
+        return of_scalar(unit), of_logits
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the error of the log-softmax saved in the forward pass, times w p/N, and the elementwise errors.
@@ -107,38 +106,33 @@ class NegativeLogLikelihoodBackward(Labelled):
 
 
 class TargetLossBackward(Targeted):
-    """∂L/∂x = w ∂l/∂x / N; w (), x and result (B, C).
-
-    Subclasses define the derivative of ∂l/∂x and the variance of its rounding errors.
-    """
+    """∂L/∂x = w ∂l/∂x / N; w (), x and result (B, C)."""
 
     @property
     def scale(self) -> float:
         """The factor w / N."""
         return float(self.parents[0]) / self.logits.size
 
-    @property
-    def curvature(self) -> Array:
-        """The second derivative ∂²l/∂x², (B, C)."""
-        raise NotImplementedError
-
-    def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the variance of the rounding errors of ∂l/∂x, (B, C)."""
-        raise NotImplementedError
+    @cached_property
+    def _slope(self) -> tuple[Traced, Trace]:
+        x = Traced(self.logits)
+        return x, Trace(self.slope(x))
 
     @cached_property
     def value(self) -> Array:
         """The gradient ∂L/∂x, (B, C)."""
-        return self.scale * self.slope
+        return self.scale * self._slope[1].result.value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return y / w by w, and w/N ∂²l/∂x² by x."""
-        return of_scalar(self.slope / self.logits.size), diagonal(self.scale * self.curvature)
+        x, trace = self._slope
+        curvature = trace.effects[x.number].adjoint(np.ones_like(self.logits))
+        return of_scalar(trace.result.value / self.logits.size), diagonal(self.scale * curvature)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of ∂l/∂x times w/N, of w/N and the product with it, relative u each, and of the rounding to storage."""
         u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        own = self.scale**2 * self.slope_variance(arithmetic) + 2.0 * u2 * self.value**2
+        own = self.scale**2 * self._slope[1].variance(arithmetic) + 2.0 * u2 * self.value**2
         return elementwise_roundings(
             np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
         )
@@ -147,34 +141,6 @@ class TargetLossBackward(Targeted):
 class SquaredErrorBackward(Squared, TargetLossBackward):
     """∂L/∂x = 2w (x − t) / N."""
 
-    @property
-    def curvature(self) -> Array:
-        """The second derivative, 2 everywhere, (B, C)."""
-        return np.full(self.logits.shape, 2.0, like=self.logits)
-
-    def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the errors of the difference and of one product, as in autograd of d², relative u each.
-
-        If each call stores its result, the difference is stored.
-        """
-        u2 = arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        return as_array(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_rounding_variance(self.slope / 2.0))
-
 
 class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
     """∂L/∂x = w (σ(x) − t) / N."""
-
-    @property
-    def curvature(self) -> Array:
-        """The second derivative σ (1 − σ), (B, C)."""
-        return self.sigmoid * (1.0 - self.sigmoid)
-
-    def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the errors of σ and of the difference.
-
-        σ has one rounding, relative u, and the error of the function; the difference has one rounding, relative u. If each call
-        stores its result, both are stored.
-        """
-        inner, s = arithmetic.elementwise_format, self.sigmoid
-        own = inner.unit_roundoff**2 * (s**2 + self.slope**2) + arithmetic.functions.error("sigmoid", s, inner) ** 2
-        return as_array(own / 3.0 + arithmetic.call_rounding_variance(s) + arithmetic.call_rounding_variance(self.slope))

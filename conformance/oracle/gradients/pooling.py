@@ -1,6 +1,7 @@
 """Gradients of pooling and normalization with respect to their input."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -9,10 +10,10 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION
-from conformance.oracle.accumulation import squared_partial_sums
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.pooling import Maximum, Unit, Weighted
-from conformance.oracle.step import Step, elementwise_roundings
+from conformance.oracle.linear_maps import LinearMap, Roundings
+from conformance.oracle.pooling import Maximum, Weighted, length_of
+from conformance.oracle.program import call
+from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
 class WeightedBackward(Weighted):
@@ -109,67 +110,13 @@ class MaximumBackward(Maximum):
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance), (np.maximum(n, 1.0) - 1.0) * np.abs(y))
 
 
-class UnitBackward(Step):
+class UnitBackward(ProgramStep):
     """∂L/∂x = (w − y (y · w)) / |x| with y = x / |x| for each row; w, x and result (B, H)."""
 
-    @cached_property
-    def unit(self) -> Unit:
-        """The forward step."""
-        return Unit(self.site, self.parents[1])
-
-    @cached_property
-    def along(self) -> Array:
-        """The quotient c = (y · w) / |x|, (B, 1)."""
-        return as_array((self.unit.value * self.parents[0]).sum(-1, keepdims=True) / self.unit.length)
-
-    @cached_property
-    def value(self) -> Array:
-        """The gradient ∂L/∂x, (B, H)."""
-        return as_array(self.parents[0] / self.unit.length - self.unit.value * self.along)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return the Jacobians by w and by x.
-
-        By w it is that of `Unit`, which is symmetric; by x, with q = y · w, it is (3 q y_i y_j − w_i y_j − y_i w_j − q δ_ij) /
-        |x|².
-        """
-        w, y, length = self.parents[0], self.unit.value, self.unit.length
-        q = self.along * length
-
-        def total(x: Array) -> Array:
-            return as_array(x.sum(-1, keepdims=True))
-
-        def variance(v: Array) -> Array:
-            yy, ww, wy = total(y**2 * v), total(w**2 * v), total(w * y * v)
-            mixed = (w - 3.0 * q * y) ** 2 * yy + y**2 * ww + 2.0 * y * (w - 3.0 * q * y) * wy
-            own = (q**2 - 2.0 * q * (3.0 * q * y**2 - 2.0 * w * y)) * v
-            return as_array(np.maximum(mixed + own, 0.0) / length**4)
-
-        def adjoint(u: Array) -> Array:
-            return as_array((3.0 * q * y * total(y * u) - y * total(w * u) - w * total(y * u) - q * u) / length**2)
-
-        return (*self.unit.jacobians(), LinearMap(variance, adjoint))
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the independent errors of w/|x| − y c, with c = (y · w)/|x|; u² and a² denote variances of one rounding, /3.
-
-        - |x|: its relative error is multiplied by the result minus 2 y c.
-        - c, one error per row, multiplied by y: a² Σ s_k² over the partial sums, 3 u² Σ t² over the terms, each with two divisions
-          and a product, and the rounding of each of these to storage.
-        - Elementwise: u² (w/|x|)² + 2 u² (y c)² + u² y², and the roundings to storage.
-        """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        w, y, length, c = self.parents[0], self.unit.value, self.unit.length, self.along
-        terms, first, second = w * y / length, w / length, y * c
-        stored = arithmetic.call_rounding_variance
-        of_terms = 3.0 * (u2 * terms**2 + stored(terms)).sum(-1, keepdims=True)
-        row = a2 * squared_partial_sums(terms) + of_terms + stored(c)
-        own = u2 * (first**2 + 2.0 * second**2 + self.value**2) + stored(first) + 2.0 * stored(second)
-        own = np.maximum(own + arithmetic.storage_rounding_variance(self.value), arithmetic.storage.floor_variance)
-        return Roundings(
-            (
-                Source(own, identity()),
-                Source(row, shared_by_row(y)),
-                Source(self.unit.relative(arithmetic), shared_by_row(self.value - 2.0 * second)),
-            )
-        )
+    def program(self, *parents: Any) -> Any:
+        """Return the gradient, each quotient and product of which may be stored."""
+        w, x = parents
+        length = length_of(x)
+        y, first = call(x / length), call(w / length)
+        along = call(call(first * y).sum(-1, keepdims=True))
+        return first - call(y * along)

@@ -1,5 +1,7 @@
 """Gradients of softmax and log-softmax with respect to scores and logits."""
 
+from typing import Any
+
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
@@ -8,12 +10,11 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.bilinear import Context, split_heads
 from conformance.oracle.correlated_errors import CorrelatedErrors, RowError
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
-from conformance.oracle.softmax import jacobian_of_softmax
-from conformance.oracle.step import Step
+from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
+from conformance.oracle.step import ProgramStep
 
 
-class ProbabilitiesBackward(Step):
+class ProbabilitiesBackward(ProgramStep):
     """∂L/∂s = p (w − d) with d = Σ_j p_j w_j and w = ∂L/∂p; w, p and result (B, h, S, S).
 
     d is also the sum of c ∂L/∂c over the features of a head of the context c = p v. Kernels that do not store w compute d in this
@@ -23,40 +24,16 @@ class ProbabilitiesBackward(Step):
 
     couples_positions = True
 
-    @property
-    def _read(self) -> tuple[Array, Array]:
-        """The parents w and p, of which the value is a function."""
-        w, p, *_ = self.parents
-        return w, p
-
     @cached_property
     def _mean(self) -> Array:
         """The sum d over the keys, (B, h, S, 1)."""
-        w, p = self._read
+        w, p, *_ = self.parents
         return as_array((p * w).sum(-1, keepdims=True))
 
-    @cached_property
-    def value(self) -> Array:
-        """The gradient."""
-        w, p = self._read
-        return p * (w - self._mean)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j; 0 for the other two parents."""
-        (w, p), centred = self._read, self._read[0] - self._mean
-
-        def of_probs(v: Array) -> Array:
-            own = centred * (centred - 2.0 * p * w) * v
-            return as_array(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
-
-        def nothing(parent: Array) -> LinearMap:
-            return LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(parent))
-
-        return (
-            jacobian_of_softmax(p),
-            LinearMap(of_probs, lambda u: centred * u - w * (p * u).sum(-1, keepdims=True)),
-            *map(nothing, self.parents[2:]),
-        )
+    def program(self, *parents: Any) -> Any:
+        """Return the gradient, a function of w and p alone."""
+        w, p, *_ = parents
+        return p * (w - (p * w).sum(-1, keepdims=True))
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return the errors of the result.
@@ -68,7 +45,7 @@ class ProbabilitiesBackward(Step):
         """
         if parent != 1 or not errors.any:
             return super().through(parent, errors)
-        (w, p), centred = self._read, self._read[0] - self._mean
+        (w, p, *_), centred = self.parents, self.parents[0] - self._mean
         variance = as_array(errors.independent)
         along = [(w * error.covariance).sum(-1, keepdims=True) for error in errors.shared]
         rest = (w**2 * variance).sum(-1, keepdims=True) - sum(map(np.square, along))
@@ -90,8 +67,7 @@ class ProbabilitiesBackward(Step):
           candidate may differentiate the subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        (w, p), d, y = self._read, self._mean, self.value
-        of_context, v = self.parents[2:]
+        (w, p, of_context, v), d, y = self.parents, self._mean, self.value
         context, size = Context(self.site, p, v), self.site.architecture.head_size
         kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), size).sum(-1, keepdims=True)
         from_context = kept + a2 * _partial(split_heads(of_context * context.value, size))
@@ -125,7 +101,7 @@ def _partial(terms: Array) -> Array:
     return as_array(squared_partial_sums(terms) + (terms**2).sum(-1, keepdims=True))
 
 
-class LogSoftmaxBackward(Step):
+class LogSoftmaxBackward(ProgramStep):
     """∂L/∂x = w − p t with p = exp(l), t = Σ_j w_j and w = ∂L/∂l; w, l and result (..., C)."""
 
     @cached_property
@@ -136,20 +112,10 @@ class LogSoftmaxBackward(Step):
     def _total(self) -> Array:
         return as_array(self.parents[0].sum(-1, keepdims=True))
 
-    @cached_property
-    def value(self) -> Array:
-        """The gradient."""
-        return as_array(self.parents[0] - self._probs * self._total)
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂y_i/∂w_j = δ_ij − p_i and ∂y_i/∂l_i = −p_i t."""
-        p = self._probs
-
-        def variance(v: Array) -> Array:
-            return as_array(np.maximum((1.0 - 2.0 * p) * v + p**2 * v.sum(-1, keepdims=True), 0.0))
-
-        of_upstream = LinearMap(variance, lambda u: u - (p * u).sum(-1, keepdims=True))
-        return (of_upstream, diagonal(-p * self._total))
+    def program(self, *parents: Any) -> Any:
+        """Return the gradient."""
+        w, log_probs = parents
+        return w - np.exp(log_probs) * w.sum(-1, keepdims=True)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
