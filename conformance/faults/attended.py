@@ -26,6 +26,7 @@ from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Network, Step
+from conformance.oracle.linear_maps import LinearMap
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import elementwise_roundings
 
@@ -79,6 +80,21 @@ class _Attention:
         return as_array(errors + (stored[last].value - steps[last].value) ** 2)
 
 
+class _Attended(Altered):
+    """A context that another attention computes from the values; the right probabilities are not used."""
+
+    def __init__(self, inner: Step, attention: Callable[[Step], _Attention]) -> None:
+        super().__init__(inner, lambda step: attention(step).result, lambda altered, a: attention(altered.inner).variance(a))
+        self._attention = attention
+
+    def with_inner(self, inner: Step) -> Step:
+        return _Attended(inner, self._attention)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        nothing = LinearMap(lambda _: np.zeros_like(self.value), lambda _: np.zeros_like(self.parents[0]))
+        return nothing, self._attention(self.inner).steps()[self.site.activation.name].jacobians()[1]
+
+
 def _recomputed(
     step: Step, context: FaultContext, network: Network, edit: Callable[[Step], Step] = lambda step: step
 ) -> Step | None:
@@ -96,7 +112,7 @@ def _recomputed(
     def attention(inner: Step) -> _Attention:
         return _Attention(network, names, {**known, value: inner.parents[1]}, edit)
 
-    return Altered(step, lambda inner: attention(inner).result, lambda altered, a: attention(altered.inner).variance(a))
+    return _Attended(step, attention)
 
 
 def _of(heads: Callable[[Architecture], int]) -> Change:

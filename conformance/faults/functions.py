@@ -67,10 +67,6 @@ def _of_magnitude(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: np.where(inner.parents[0] < 0.0, inner.parents[0] - inner.value, inner.value))
 
 
-def _with_argument(step: Step, k: float) -> Step:
-    return Altered(step, lambda inner: gated(inner.parents[0], erf(k * inner.parents[0])))
-
-
 _EIGHT_DIGITS = 0.79788456  # √(2/π) = 0.7978845608…
 
 
@@ -106,10 +102,6 @@ def _bias_moved(step: Step, bias: Array, context: FaultContext) -> Step:
         return altered.inner.jacobians()[0].variance(as_array(own + of_product))
 
     return Altered(with_operand(step, step.parents[0] - bias), lambda inner: inner.value + bias, slack)
-
-
-def _clipped(step: Step, bound: float) -> Step:
-    return Altered(step, lambda inner: np.minimum(inner.value, bound))
 
 
 def _largest(step: Step) -> float:
@@ -157,7 +149,8 @@ FAULTS: tuple[Fault, ...] = (
           tried=ALONE),
     Fault("activation-tanh", FUNCTIONS, "the activation is tanh", function(np.tanh)),
     Fault("gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}",
-          parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument, quantity="factor in the erf of GELU")),
+          parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _numbered(Gelu, lambda x, k: gated(x, erf(k * x))),
+                              quantity="factor in the erf of GELU")),
     Fault("gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}",
           parameter=Parameter("factor", lambda _: TANH_CUBIC, lambda _: 0.44715,
                               _numbered(GeluTanh, lambda x, c: gelu_tanh(x, cubic=c)),
@@ -173,7 +166,8 @@ FAULTS: tuple[Fault, ...] = (
           _with_eight_digits, tried=ALONE),
     Fault("gelu-of-magnitude", GELUS, "the error function, or tanh, inside GELU is that of |x|", _of_magnitude, tried=ALONE),
     Fault("result-clipped", FUNCTIONS, "the result is at most {value}",
-          parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step), _clipped), tried=FAILED),
+          parameter=Parameter("bound", _largest, lambda step: 0.9 * _largest(step),
+                              lambda step, bound: Altered(step, lambda inner: np.minimum(inner.value, bound))), tried=FAILED),
     Fault("pooler-activation-missing", TANH, "the pooler has no tanh", first_parent, only=_POOLER),
     Fault("pooler-relu", TANH, "the pooler's activation is ReLU, not tanh", function(lambda x: np.maximum(x, 0.0)), only=_POOLER),
     Fault("pooler-sigmoid", TANH, "the pooler's activation is a sigmoid, not tanh", function(expit), only=_POOLER),

@@ -48,9 +48,6 @@ def of_layer(which: Callable[[int], int | None]) -> Change:
     return change
 
 
-of_layer_before = of_layer(lambda layer: layer - 1)
-
-
 def _of_embeddings(step: Step, context: FaultContext) -> Step | None:
     """Return the step with the embeddings' output in place of the previous layer's; None if that is its input anyway.
 
@@ -119,10 +116,6 @@ def _repeated(step: Step, context: FaultContext) -> Step | None:
     return Altered(step, lambda _: again, errors_of(network, steps, {layer_input(layer): hidden}))
 
 
-def _clipped(step: Step, limit: float) -> Step:
-    return Altered(step, lambda inner: np.clip(inner.value, -limit, limit))
-
-
 def _with_layer(which: Callable[[int, int], int]) -> Change:
     """Return the change to the parameters of layer `which(layer, number of layers)`; None if these are the same."""
 
@@ -141,9 +134,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("layer-repeated", NORMS, "the layer is run twice", _repeated, only=LAYER_OUTPUT, extent=WHOLE_LAYER, tried=FAILED),
     Fault("hidden-clipped", NORMS, "the layer's output is clipped to ±{value}",
           parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()),
-                              _clipped), only=LAYER_OUTPUT, extent=ROWS),
+                              lambda step, limit: Altered(step, lambda inner: np.clip(inner.value, -limit, limit))),
+          only=LAYER_OUTPUT, extent=ROWS),
     Fault("layer-before-kept", frozenset({"linear", "context", "scores", "probs"}), "it is the result of the previous layer",
-          of_layer_before, tried=FAILED),
+          of_layer(lambda layer: layer - 1), tried=FAILED),
     Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
           "the hidden state of the second-to-last layer is read", _read_before),
     Fault("layer-neighbour", NORMS | {"linear"}, "it has the parameters of the previous layer (the first layer: of the second)",

@@ -127,10 +127,6 @@ def _token(hidden: Array, index: Ids) -> Array:
     return as_array(hidden[np.arange(len(hidden)), index])
 
 
-def _first_token(x: Array) -> Array:
-    return x[:, 0]
-
-
 def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     """Return the step of a head that reads the mean of the outputs of the last two layers."""
     layers = step.site.architecture.num_hidden_layers
@@ -229,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("pooler-missing", POOLED, "the first token is returned unchanged", rewritten(lambda step: step.parents[0][:, 0]),
           only=("pooler.dense",)),
     Fault("head-without-pooler", LINEAR, "the head reads the first token's hidden state, bypassing the pooler",
-          reads(last_hidden_state, read=_first_token), only=_SENTENCE),
+          reads(last_hidden_state, read=lambda x: x[:, 0]), only=_SENTENCE),
     Fault("head-without-tanh", LINEAR, "the head reads the pooler's product, before its tanh", reads(lambda _: "pooler.dense"),
           only=_SENTENCE),
     Fault("decoder-without-transform", LINEAR, "the decoder reads the hidden state, bypassing the head's transform",

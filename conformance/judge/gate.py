@@ -230,12 +230,7 @@ def product_of(observation: Observation) -> ObservedProduct | None:
 
 
 def is_verified(product: ObservedProduct, arithmetic: Arithmetic) -> bool:
-    """Return whether the projections of a product's residual are within what a correct candidate makes.
-
-    Args:
-        product: the product.
-        arithmetic: the arithmetic model.
-    """
+    """Return whether the projections of a product's residual are within what a correct candidate makes in these formats."""
     with np.errstate(all="ignore"):
         projected = np.concatenate(list(_in_sigma(product, arithmetic)))
         rms, largest = float(np.sqrt(np.mean(np.square(projected)))), float(np.abs(projected).max())
@@ -295,7 +290,7 @@ def judged_by_gate(
     if any(local.explanations or loses_a_mistake(local, share) for local in of_sample):
         return ()
     if product := product_of(part.observation):
-        is_closed = all(is_verified(product, hypothesis.arithmetic) for hypothesis in passing)
+        is_closed = is_verified(product, passing[0].arithmetic)  # by its formats, which are those of every hypothesis
     else:
         is_closed = are_within_limits(part.observation, passing, alpha)
     basis: Basis = "projections" if product else "a lower bound of sigma"

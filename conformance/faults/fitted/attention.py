@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.faults.attention import CONTEXT, PROBS, SCORES, keys_of, softmax
 from conformance.faults.changes import Altered
+from conformance.faults.edits import variant
 from conformance.faults.fault import with_batch
 from conformance.faults.fitted.differences import read_instead
 from conformance.faults.fitted.fitted_fault import TINY, Fit, FitData, Fitted, nearest_fit
@@ -70,13 +71,7 @@ def _window(step: Step, data: FitData) -> Fit | None:
 
 def _over_keys(step: Step, keys: Mask) -> Step:
     """Return the softmax over other keys, which broadcast to (B, h, Q, S)."""
-
-    class OverKeys(Probabilities):
-        @property
-        def keys(self) -> Mask:
-            return keys
-
-    return step.recast(OverKeys)
+    return step.recast(variant(Probabilities, keys=lambda _: keys))
 
 
 def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
