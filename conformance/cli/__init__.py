@@ -1,7 +1,7 @@
 """The command line: runs a command and turns errors into messages and exit codes.
 
-`cli.arguments` has the argument parsers, with the arguments of `run` from `cli.run_arguments`. `cli.NAME` has the command NAME, or
-`cli.commands` if it is short. `cli.streams` escapes what is printed, and `cli.interrupts` ends a command by a signal.
+`cli.arguments` has the options of all commands. `cli.NAME` has the command NAME, or `cli.commands` if it is short.
+`cli.streams` escapes what is printed, and `cli.interrupts` ends a command by a signal.
 """
 
 import os

@@ -1,26 +1,269 @@
-"""The argument parsers of all commands.
+"""The arguments of all commands: the table of their options, and the parser made from it.
 
-The module with the function of a command is imported when the command is run.
+An option is written as its help has it, `-o --output FILE…`: its names, its metavariable, and `…` if it may be repeated. A
+positional argument has no dash; `…` stands for one or more of it, `?` for one or none, and `*` for any number. `!` marks what must
+be given, and `=` a default. The metavariable determines the type. The module with a command is imported when the command is run.
 """
 
 import argparse
+import math
+import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
-from conformance.cli.argument_types import add_checkpoint, add_inputs, positive_integer
-from conformance.cli.help import REFERENCE
-from conformance.cli.run_arguments import add_run_arguments
+from conformance.checks.check import EXAMPLES
+from conformance.cli.diagnose_formats import shown
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
+from conformance.judge import DEPTHS
 from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 FORMATS = ("pretty", "json", "markdown")
+Options = Mapping[str, str]
+# The reference of each command, which `COMMAND --help` prints after the options.
+_TEXT = files("conformance.cli").joinpath("help.md").read_text("utf-8").replace("FORMATS", shown())
+_SECTIONS = (section.partition("\n") for section in re.split(r"^## ", _TEXT, flags=re.MULTILINE)[1:])
+_REFERENCE: Mapping[str, str] = {name: f"\n{text.strip()}\n" for name, _, text in _SECTIONS}
 _REQUIRED = "the following arguments are required"  # with which argparse's message begins
+_UNDECODED = re.compile("[\ud800-\udfff]")  # for the bytes that Python could not decode
+_SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
+
+_FORMAT_NAMES = "float64, float32, bfloat16 or float16"
+_ALLOW_PICKLE = {"--allow-pickle": "if DIR has no safetensors file, read its pytorch_model.bin (tensors only)"}
+_VERBOSE = {"-v --verbose": "print what the report leaves out: the numbers that a pass confirms, every check, scripts of failures"}
+
+
+def _checkpoint(says: str) -> Options:
+    return {"--checkpoint DIR": says, **_ALLOW_PICKLE}
+
+
+def _inputs(text: str, batch: str = "inputs; JSON or safetensors") -> Options:
+    return {"--text TEXT…": text, "--batch FILE": batch}
+
+
+def _output(formats: Sequence[str], other: str = "") -> Options:
+    suffixes = ", ".join(REPORT_FORMATS[name].suffix for name in formats)
+    return {"-o --output FILE…": f"write to FILE, in the format given by its suffix: {suffixes}{other}; may be repeated"}
+
+
+_SUBJECT = {
+    "--golden NAME": "golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
+    **_checkpoint("a local Hugging Face BERT to run on, instead of a golden"),
+    **_inputs("an input, tokenized with the network's tokenizer; may be repeated"),
+    "--device DEVICE=cpu": "torch device (default: cpu)",
+    "--dtype DTYPE=float32": f"{_FORMAT_NAMES} (default: float32)",
+}
+_RUN = {
+    "-i --implementation NAME…": "candidate: a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an "
+    "exported program or a recorded trace; may be repeated (default: all that are registered)",
+    "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
+    "all, which takes minutes; tiny takes seconds)",
+    "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
+    "--check PATTERN…": "check to run (`explain` lists them), * and ? as in a shell; may be repeated (default: values; '*': all)",
+    f"--examples N={EXAMPLES}": f"number of batches that each search draws (default: {EXAMPLES})",
+    "--seed INTEGER=0": "seed of the drawn batches (default: 0)",
+    f"--depth {'|'.join(DEPTHS)}=full": "screen: find failing steps; full: also identify mistakes (default); exhaustive: the same, "
+    "of every element",
+    "--no-cache": "neither read nor write the cache (see `cache --help`)",
+    "-j --jobs N=1": "run N checks at a time, each in a process (default: 1)",
+    "--timeout SECONDS": "time limit of a check (default: none)",
+    "--memory SIZE": "memory limit of a candidate, such as 8GiB (default: none)",
+    "--network": "allow network access to candidates (default: blocked, if the system supports this)",
+    "--in-process": "run candidates in this process, for a debugger, without isolation or limits",
+    **_checkpoint("a local Hugging Face BERT to run on, instead of goldens"),
+    **_inputs(
+        "with --checkpoint: an input, tokenized with its tokenizer; may be repeated",
+        "with --checkpoint: inputs; JSON or safetensors",
+    ),
+    "--device DEVICE": "torch device (default: that of recorded traces, else cpu)",
+    "--require-activations PATTERN…": "activations that the candidate must expose, or it fails (* and ? as in a shell); may be "
+    "repeated",
+    "--known-failures FILE": "TOML file of known failures; see below",
+    "--out DIR=conformance-results": "folder of results.jsonl and the report, which replace earlier ones (default: "
+    "conformance-results)",
+    "--resume": "run only the checks missing in the results.jsonl of an interrupted run in DIR",
+    "--schema": "print the JSON Schema of the results file and exit",
+    **_VERBOSE,
+}
+_SIDE = "an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or "
+_DIAGNOSE = {
+    **_checkpoint("the folder of the Hugging Face BERT that the system should run"),
+    "--outputs FILE!": "a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, "
+    "npy, npz, safetensors or Parquet; see the formats below",
+    **_inputs(
+        "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
+        "inputs, if the outputs file has none; JSON or safetensors",
+    ),
+    "--output NAME": "what a table without a name is, such as embedding or logits (default: determined by its axes)",
+    "--pooling NAME": "pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, "
+    "so that a pooling that is not meant conforms, too)",
+    "--dimensions N": "number of features that the system shortens embeddings to, before it normalises them (default: the "
+    "directory's truncate_dim)",
+    "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
+    "--time-limit SECONDS": "end the search after this time; report the best result, and what was not tried (default: no limit)",
+}
+_EMBEDDING = "an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`"
+_SIMILARITY = {
+    "A": _EMBEDDING,
+    "B": _EMBEDDING,
+    "--texts FILE!": "the texts, one per line, at least three",
+    **_checkpoint("the network with its pooling: a local sentence-transformers directory"),
+    "--device DEVICE=cpu": "torch device (default: cpu)",
+    "--dtype DTYPE…": f"{_FORMAT_NAMES}; if given twice, the first is for A and the second for B (default: float32)",
+}
+_MODULE = "a subclass of torch.nn.Module, a function that builds a module, or a module; see below"
+_POWER = {
+    "--golden NAME…": "a golden, or a folder written by `make` (default: all)",
+    "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32, bfloat16 and float16)",
+    "--sigma modular|widest=modular": "the arithmetic from which sigma is derived: every library call rounds once (the default), "
+    "or the widest correct one, in half formats that in which every operation is rounded",
+}
+
+# Of each command its description, the `module:function` of this package that runs it, and its options.
+COMMANDS: Mapping[str, tuple[str, str, Options]] = {
+    "list": ("list registered implementations, and goldens", "commands:listing", {}),
+    "explain": (
+        "explain a name in a report: meaning, equation, usual cause, repair; without a name: list all names",
+        "commands:explain",
+        {
+            "NAME*": "a term, a mistake, a check or its test id, an activation or the end of its name, an outcome, a golden, cmd "
+            "(candidates in any language), or trace (recorded activations); words need no quotes"
+        },
+    ),
+    "run": ("run and judge candidates; without arguments: every registered one on every golden", "commands:run", _RUN),
+    "diff": (
+        "compare two implementations, traces, goldens or results files",
+        "diff:run",
+        {
+            "A": f"{_SIDE}a results file (.jsonl), the earlier one",
+            "B": f"{_SIDE}the later results file",
+            **_output(DOCUMENT_FORMATS),
+            **_SUBJECT,
+        },
+    ),
+    "report": (
+        "make one report from one or more results files",
+        "commands:report",
+        {"RESULTS…": "a results file, results.jsonl", **_output(tuple(REPORT_FORMATS)), **_VERBOSE},
+    ),
+    "trace": (
+        "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation",
+        "trace:run",
+        {
+            "NAME": "an implementation, golden:NAME (the oracle), or a saved trace",
+            "NAME2?": "a second one, shown beside the first",
+            **_output(DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read"),
+            **_SUBJECT,
+        },
+    ),
+    "diagnose": (
+        "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs",
+        "diagnose:run",
+        _DIAGNOSE,
+    ),
+    "similarity": (
+        "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
+        "similarity:run",
+        _SIMILARITY,
+    ),
+    "replay": (
+        "repeat a saved failure, or every failure of a results file",
+        "commands:replay",
+        {"FILE": "a file of `failures/`, or a results file", **_VERBOSE},
+    ),
+    "cache": ("show or clear the data kept between runs", "commands:cache", {"--clear": "remove all entries"}),
+    "map": (
+        "propose the registration of a module with unknown names, and write its adaptor",
+        "map:run",
+        {
+            "MODULE:FACTORY": _MODULE,
+            **_checkpoint("examine the module with the sizes of this network (default: sizes that are all different)"),
+            "-o --output FILE": "write the adaptor to this Python file",
+        },
+    ),
+    "new": (
+        "create a package around a registration: entry point, tests, tox, CI",
+        "new:run",
+        {
+            "DIR": "a new folder; its name is the name of the package",
+            "--map MODULE:FACTORY": "the module to register, mapped as by `map`",
+        },
+    ),
+    "golden verify": (
+        "verify stored files, weights and batches, and activations",
+        "commands:verify",
+        {"GOLDEN*": "a golden, or a folder written by `make` (default: all shipped)"},
+    ),
+    "golden make": (
+        "make a golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights",
+        "commands:make",
+        {
+            **_checkpoint("a local Hugging Face BERT; it is not copied"),
+            **_inputs(
+                "an input, tokenized with the checkpoint's tokenizer", "inputs; JSON or safetensors (default: a generated batch)"
+            ),
+            "-o --output FOLDER": "a new folder; its name is the name of the golden (default: DIR-golden in the current folder)",
+        },
+    ),
+    "golden power": ("list how well each golden detects each mistake", "commands:power", _POWER),
+}
+_NEED_CHECKPOINT = ("diagnose", "similarity", "golden make")
+_WITH_WORKERS = ("diff", "similarity")
+_FORMATS_OF = {"report": ("pretty", *REPORT_FORMATS), "cache": ("pretty", "json"), "new": ("pretty",)}
+
+
+def positive_integer(text: str) -> int:
+    """Return an integer of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a positive number of seconds."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return found
+
+
+def utf8(text: str) -> str:
+    """Return a text; what Python could not decode, such as UTF-8 under the locale C, is decoded as UTF-8."""
+    if not _UNDECODED.search(text):
+        return text
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!a:.80} is not UTF-8") from error
+
+
+def size(text: str) -> int:
+    """Return a positive number of bytes, given with or without a binary unit."""
+    match = _SIZE.fullmatch(text)
+    if not match or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8GiB, 512MiB or a number of bytes")
+    exponent: int = ["", "KiB", "MiB", "GiB"].index(match[2] or "")
+    return int(match[1]) << (10 * exponent)
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("DIR", "FILE", "FOLDER", "RESULTS"), Path),
+    "N": positive_integer,
+    "INTEGER": int,
+    "SECONDS": seconds,
+    "SIZE": size,
+    "TEXT": utf8,
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,14 +282,44 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        is_run = getattr(arguments, "command_name", "") == "run"
-        bare = next((name for name in unknown if not name.startswith("-")), "") if is_run else ""
+        bare = next((name for name in unknown if not name.startswith("-")), "") if arguments.command_name == "run" else ""
         hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return arguments
 
 
-def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.Namespace], int]:
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = _Parser(
+        prog="bert-conformance",
+        description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
+        **_reference("bert-conformance"),
+    )
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
+    goldens = None
+    for name, (says, entry_point, options) in COMMANDS.items():
+        group, _, part = name.rpartition(" ")
+        if group and goldens is None:
+            golden = parts.add_parser(group, help="verify or make goldens, or show which mistakes each can detect")
+            goldens = golden.add_subparsers(required=True, metavar="verify|make|power")
+        description = fill(f"{says[0].upper()}{says[1:]}.")
+        made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
+        made.set_defaults(command_name=name, command=_command(entry_point, workers=name in _WITH_WORKERS), parser=made)
+        formats = _FORMATS_OF.get(name, FORMATS)
+        made.add_argument(
+            "--format", choices=formats, default="pretty", help="format of what is printed (default: pretty, for people)"
+        )
+        for option, about in options.items():
+            _add(made, option, about, required=option == "--checkpoint DIR" and name in _NEED_CHECKPOINT)
+    return parser
+
+
+def _reference(command: str) -> dict[str, Any]:
+    """Return the parser arguments that show a command's reference below its options, without reformatting."""
+    return {"epilog": _REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+def _command(entry_point: str, *, workers: bool) -> Callable[[argparse.Namespace], int]:
     """Return a function that imports and runs `module:name` of this package; with `workers`, the fork server is started first."""
 
     def call(arguments: argparse.Namespace) -> int:
@@ -58,262 +331,28 @@ def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.N
     return call
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = _Parser(
-        prog="bert-conformance",
-        description="Check whether a BERT implementation is correct and, if not, where it is wrong and which mistake it makes.",
-        **_reference("bert-conformance"),
-    )
-    parts = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(
-        name: str, says: str, entry_point: str = "", *, formats: Sequence[str] = FORMATS, workers: bool = False
-    ) -> argparse.ArgumentParser:
-        made = parts.add_parser(name, **_described(says), **_reference(name))
-        made.set_defaults(command_name=name, command=_command(entry_point or f"{name}:run", workers=workers))
-        _add_format(made, formats)
-        return made
-
-    command("list", "list registered implementations, and goldens", "commands:listing")
-    _add_explain(
-        command("explain", "explain a name in a report: meaning, equation, usual cause, repair; without a name: list all names")
-    )
-    run = command("run", "run and judge candidates; without arguments: every registered one on every golden", "commands:run")
-    add_run_arguments(run)
-    _add_verbose(run)
-    _add_diff(command("diff", "compare two implementations, traces, goldens or results files", workers=True))
-    report = command(
-        "report", "make one report from one or more results files", "commands:report", formats=("pretty", *REPORT_FORMATS)
-    )
-    report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="a results file, results.jsonl")
-    _add_output(report, REPORT_FORMATS)
-    _add_verbose(report)
-    trace = command(
-        "trace", "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation"
-    )
-    _add_trace(trace)
-    _add_diagnose(
-        command("diagnose", "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs")
-    )
-    _add_similarity(
-        command(
-            "similarity",
-            "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
-            workers=True,
-        )
-    )
-    again = command("replay", "repeat a saved failure, or every failure of a results file", "commands:replay")
-    again.add_argument("file", type=Path, metavar="FILE", help="a file of `failures/`, or a results file")
-    _add_verbose(again)
-    kept = command("cache", "show or clear the data kept between runs", "commands:cache", formats=("pretty", "json"))
-    kept.add_argument("--clear", action="store_true", help="remove all entries")
-    _add_map(command("map", "propose the registration of a module with unknown names, and write its adaptor"))
-    _add_new(command("new", "create a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
-    _add_golden(parts.add_parser("golden", help="verify or make goldens, or show which mistakes each can detect"))
-    return parser
-
-
-def _described(says: str) -> dict[str, Any]:
-    """Return the parser arguments that describe a command in the list of commands and in its own help."""
-    return {"help": says, "description": fill(f"{says[0].upper()}{says[1:]}.")}
-
-
-def _add_format(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    parser.add_argument(
-        "--format", choices=formats, default="pretty", help="format of what is printed (default: pretty, for people)"
-    )
-
-
-def _add_verbose(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        dest="format",
-        action="store_const",
-        const="long",
-        help="print what the report leaves out: the numbers that a pass confirms, every check, scripts of failures",
-    )
-
-
-def _reference(command: str) -> dict[str, Any]:
-    """Return the parser arguments that show a command's reference below its options, without reformatting."""
-    return {"epilog": REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
-
-
-def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the oracle), or a saved trace")
-    parser.add_argument("other", metavar="NAME2", nargs="?", help="a second one, shown beside the first")
-    _add_output(parser, DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read")
-    _add_subject(parser)
-
-
-def _add_output(parser: argparse.ArgumentParser, formats: Iterable[str], other: str = "") -> None:
-    suffixes = ", ".join(REPORT_FORMATS[name].suffix for name in formats) + other
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=f"write to FILE, in the format given by its suffix: {suffixes}; may be repeated",
-    )
-
-
-def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name",
-        nargs="*",
-        metavar="NAME",
-        help="a term, a mistake, a check or its test id, an activation or the end of its name, an outcome, a golden, an "
-        "arithmetic, cmd (candidates in any language), or trace (recorded activations); words need no quotes",
-    )
-
-
-def _add_diff(parser: argparse.ArgumentParser) -> None:
-    for side, file in (("a", "a results file (.jsonl), the earlier one"), ("b", "the later results file")):
-        parser.add_argument(
-            side, metavar=side.upper(), help=f"an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or {file}"
-        )
-    _add_output(parser, DOCUMENT_FORMATS)
-    _add_subject(parser)
-
-
-def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    add_checkpoint(parser, "the folder of the Hugging Face BERT that the system should run", required=True)
-    parser.add_argument(
-        "--outputs",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, npy, npz, "
-        "safetensors or Parquet; see the formats below",
-    )
-    add_inputs(
-        parser,
-        "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
-        "inputs, if the outputs file has none; JSON or safetensors",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="NAME",
-        help="what a table without a name is, such as embedding or logits (default: determined by its axes)",
-    )
-    parser.add_argument(
-        "--pooling",
-        metavar="NAME",
-        help="pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, so that a "
-        "pooling that is not meant conforms, too)",
-    )
-    parser.add_argument(
-        "--dimensions",
-        type=positive_integer,
-        metavar="N",
-        help="number of features that the system shortens embeddings to, before it normalises them (default: the directory's "
-        "truncate_dim)",
-    )
-    parser.add_argument(
-        "--dtype",
-        default="float32",
-        help="format in which the system should compute: float64, float32, bfloat16 or float16 (default: float32)",
-    )
-    parser.add_argument(
-        "--time-limit",
-        metavar="SECONDS",
-        help="end the search after this time; report the best result, and what was not tried (default: no limit)",
-    )
-
-
-def _add_similarity(parser: argparse.ArgumentParser) -> None:
-    for side in ("a", "b"):
-        parser.add_argument(
-            side,
-            metavar=side.upper(),
-            help="an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`",
-        )
-    parser.add_argument("--texts", type=Path, metavar="FILE", required=True, help="the texts, one per line, at least three")
-    add_checkpoint(parser, "the network with its pooling: a local sentence-transformers directory", required=True)
-    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
-    parser.add_argument(
-        "--dtype",
-        action="append",
-        metavar="DTYPE",
-        help="float64, float32, bfloat16 or float16; if given twice, the first is for A and the second for B (default: float32)",
-    )
-
-
-def _add_map(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "module",
-        metavar="MODULE:FACTORY",
-        help="a subclass of torch.nn.Module, a function that builds a module, or a module; see below",
-    )
-    add_checkpoint(parser, "examine the module with the sizes of this network (default: sizes that are all different)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor to this Python file")
-
-
-def _add_new(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder; its name is the name of the package")
-    parser.add_argument("--map", metavar="MODULE:FACTORY", help="the module to register, mapped as by `map`")
-
-
-def _add_subject(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select one golden or checkpoint, with its own inputs or the user's."""
-    parser.add_argument(
-        "--golden",
-        metavar="NAME",
-        help="golden to run on, or a folder written by `golden make` (default: tiny, or minilm with --text)",
-    )
-    add_checkpoint(parser, "a local Hugging Face BERT to run on, instead of a golden")
-    add_inputs(parser, "an input, tokenized with the network's tokenizer; may be repeated", "inputs; JSON or safetensors")
-    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
-    parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
-
-
-def _add_golden(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(required=True, metavar="verify|make|power")
-    verify = parts.add_parser(
-        "verify", **_described("verify stored files, weights and batches, and activations"), **_reference("verify")
-    )
-    verify.add_argument(
-        "golden", nargs="*", metavar="GOLDEN", help="a golden, or a folder written by `make` (default: all shipped)"
-    )
-    verify.set_defaults(command=_command("commands:verify"))
-    make = parts.add_parser(
-        "make",
-        **_described("make a golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights"),
-        **_reference("make"),
-    )
-    add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
-    add_inputs(
-        make,
-        "an input, tokenized with the checkpoint's tokenizer",
-        "inputs; JSON or safetensors (default: a generated batch)",
-    )
-    make.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="a new folder; its name is the name of the golden (default: DIR-golden in the current folder)",
-    )
-    make.set_defaults(command=_command("commands:make"))
-    power = parts.add_parser("power", **_described("list how well each golden detects each mistake"), **_reference("power"))
-    power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder written by `make` (default: all)")
-    power.add_argument(
-        "--dtype",
-        action="append",
-        metavar="DTYPE",
-        help="float64, float32, bfloat16 or float16; may be repeated (default: float32, bfloat16 and float16)",
-    )
-    power.add_argument(
-        "--sigma",
-        choices=("modular", "widest"),
-        default="modular",
-        help="the arithmetic from which sigma is derived: every library call rounds once (the default), or the widest correct one, "
-        "in half formats that in which every operation is rounded",
-    )
-    power.set_defaults(command=_command("commands:power"))
-    for part in (verify, make, power):
-        _add_format(part, FORMATS)
+def _add(parser: argparse.ArgumentParser, option: str, about: str, *, required: bool) -> None:
+    """Add an option of the table to a parser."""
+    written, _, default = option.partition("=")
+    *names, last = written.split()
+    if last.startswith("-"):
+        if last == "--verbose":
+            parser.add_argument(*names, last, dest="format", action="store_const", const="long", help=about)
+        else:
+            parser.add_argument(*names, last, action="store_true", help=about)
+        return
+    metavar = last.rstrip("…?*!")
+    kind = _TYPES.get(metavar, str)
+    settings: dict[str, Any] = {"metavar": metavar, "help": about, "type": kind}
+    if not names:
+        if count := {"…": "+", "?": "?", "*": "*"}.get(last[-1]):
+            settings["nargs"] = count
+        parser.add_argument(metavar.partition(":")[0].lower(), **settings)
+        return
+    if "|" in metavar:
+        settings |= {"choices": metavar.split("|"), "metavar": None}
+    if last.endswith("…"):
+        settings |= {"action": "append", "default": []}
+    elif default:
+        settings["default"] = kind(default)
+    parser.add_argument(*names, **settings, required=required or last.endswith("!"))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from conformance.candidates.source_imports import may_import
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.isolation.fork_server import started_context
-from conformance.names import printable
 
 if TYPE_CHECKING:
     from conformance.candidates.recorded_trace import Recorded
@@ -34,6 +33,34 @@ def listing(arguments: Namespace) -> int:
         for name, entry in manifest().items()
     ]
     _table(rows, arguments.format)
+    return 0
+
+
+def explain(arguments: Namespace) -> int:
+    """Run `explain`: print the entries of the given names, or every name by group. A name of several words needs no quotes.
+
+    Raises:
+        UnknownNameError: there is no entry for a name.
+    """
+    from conformance.cli.output import show_document
+    from conformance.glossary.index import entries_of_words, summaries
+    from conformance.report.document import Document
+
+    plain: object
+    if arguments.name:
+        asked = entries_of_words(arguments.name)
+        document, plain = Document("entries", {"entries": asked}), [entry.as_dict() for entry in asked]
+    else:
+        found = summaries()
+        tables = [
+            (f"{group}s", [group, "meaning"], [(name, said.partition(". ")[0]) for name, said in meanings.items()])
+            for group, meanings in found.items()
+        ]
+        document, plain = Document("names", {"tables": tables}), {group: dict(meanings) for group, meanings in found.items()}
+    if arguments.format == "json":
+        print(json.dumps(plain, ensure_ascii=False, indent=2))
+    else:
+        show_document(document, arguments.format)
     return 0
 
 
@@ -76,7 +103,8 @@ def run(arguments: Namespace) -> int:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # child processes inherit it
-    plain = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})  # can be sent to a process
+    sent = {name: value for name, value in vars(arguments).items() if name not in ("command", "parser")}  # to processes
+    plain = Namespace(**sent)
     options_of = partial(_run_options, plain)
     return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
@@ -270,17 +298,10 @@ def power(arguments: Namespace) -> int:
 
 def _table(rows: list[dict[str, Any]], how: str) -> None:
     """Print rows with the same keys in the format `how`."""
+    from conformance.cli.output import show_document
+    from conformance.report.document import Document
+
     if how == "json":
         print(json.dumps(rows, indent=2))
-        return
-    if not rows:
-        return
-    shown = [[printable(str(value)) for value in row.values()] for row in rows]
-    cells = [list(rows[0]), *([v.replace("|", "\\|") if how == "markdown" else v for v in row] for row in shown)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-    edge = "| " if how == "markdown" else ""
-    for number, line in enumerate(cells):
-        body = (" | " if edge else "  ").join(c.ljust(w) for c, w in zip(line, widths, strict=True))
-        print(f"{edge}{body}{edge[::-1]}".rstrip())
-        if number == 0 and edge:
-            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    elif rows:
+        show_document(Document("names", {"tables": [("", list(rows[0]), [list(map(str, row.values())) for row in rows])]}), how)

@@ -28,7 +28,6 @@ def run(arguments: Namespace) -> int:
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
-    limit = _seconds(arguments.time_limit)
     declared = truncated_dimensions(arguments.checkpoint)  # outputs may be whole nevertheless
     dimensions = arguments.dimensions or (declared if declared in map(features_of, tables.values()) else None)
     with progress(1) as shown, shown.case(source):
@@ -40,20 +39,13 @@ def run(arguments: Namespace) -> int:
             pooling=arguments.pooling,
             dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
-            time_limit=limit,
+            time_limit=arguments.time_limit,
         )
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))
     else:
         show_document(document(found), arguments.format)
     return 0 if found.conforms else 1
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise UsageError(f"--time-limit is {text!r}, expected a positive number of seconds") from None
 
 
 def _finite(value: Any) -> Any:

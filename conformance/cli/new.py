@@ -22,7 +22,7 @@ def run(arguments: Namespace) -> int:
         UsageError: the folder exists and is not empty, its name is not a valid package name or that of a package that is imported,
             the mapping is not complete, or a mapped file has the name of a module of the package.
     """
-    folder = arguments.folder
+    folder = arguments.dir
     package = _package_name(folder.resolve().name, arguments.map)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty, and nothing is overwritten; give a new folder")

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -13,9 +13,10 @@ from conformance.cli.streams import unescaped
 from conformance.errors import OutputError, UsageError
 from conformance.report.document import Document
 from conformance.report.output_formats import REPORT_FORMATS
-from conformance.report.run import document
 from conformance.report.terminal import PIPED, show
-from conformance.results.records import Results
+
+if TYPE_CHECKING:
+    from conformance.results.records import Results
 
 TRACE = "safetensors"  # the format of activations, which is no report
 _FORMAT_OF = {row.suffix: name for name, row in REPORT_FORMATS.items()} | {f".{TRACE}": TRACE}
@@ -72,9 +73,11 @@ def show_document(shown: Document, name: str) -> None:
         sys.stdout.write(REPORT_FORMATS[name].of_document(shown))
 
 
-def show_results(results: Results, name: str) -> None:
+def show_results(results: "Results", name: str) -> None:
     """Print results to standard output in the format `pretty`, in `long` with what is folded, or in one of `REPORT_FORMATS`."""
     if name in ("pretty", "long"):
+        from conformance.report.run import document
+
         show(document(results), console(), is_long=name == "long")
     else:
         sys.stdout.write(REPORT_FORMATS[name].of_results(results))

@@ -28,7 +28,7 @@ USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and w
 
 def run(arguments: Namespace) -> int:
     """Run `trace`; return 0 if there is an activation to show, else 1."""
-    names = [arguments.implementation, *([arguments.other] if arguments.other else [])]
+    names = [arguments.name, *([arguments.name2] if arguments.name2 else [])]
     files = formats_of(arguments.output, (*DOCUMENT_FORMATS, TRACE))
     alone = [path for path, name in files.items() if name == TRACE]
     if alone and len(names) > 1:

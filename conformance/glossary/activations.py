@@ -82,9 +82,7 @@ def summaries() -> Mapping[str, str]:
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Yield the equations, shape, parents, parameters and judgement of an activation, and the faults that act there."""
-    from conformance.glossary.known_faults import acting_at
-
+    """Yield the equations, shape, parents, parameters and judgement of an activation."""
     found = rows()[name]
     for row in found:
         yield f"equation ({row.kind})" if len(found) > 1 else "equation", step_equation(row.kind)
@@ -98,7 +96,6 @@ def sections(name: str) -> Iterator[Section]:
         else "to within rounding errors, computed from the candidate's own inputs to it"
     )
     yield "how it is judged", (rule,)
-    yield "mistakes that can occur here", (", ".join(acting_at(found)),)
 
 
 def names(written: str) -> tuple[str, ...]:

@@ -1,14 +1,14 @@
-"""Entries of the glossary, the protocol of groups of entries, and the texts of docstrings in source files."""
+"""Entries of the glossary and groups of them, and the texts of docstrings in source files."""
 
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 Section = tuple[str, tuple[str, ...]]
 
@@ -18,7 +18,7 @@ class Entry:
     """The explanation of a name, as reports and options write it.
 
     Attributes:
-        group: `mistake`, `check`, `activation`, `outcome`, `term`, `golden`, `candidate`, `arithmetic` or `input mistake`.
+        group: `mistake`, `check`, `activation`, `outcome`, `term`, `golden`, `candidate` or `input mistake`.
         summary: its meaning in one sentence.
         sections: titles, each with lines of text; no section is empty.
     """
@@ -33,17 +33,19 @@ class Entry:
         return {**asdict(self), "sections": dict(self.sections)}
 
 
-class Group(Protocol):
-    """A module with the entries of one group."""
+@dataclass(frozen=True)
+class Group:
+    """The entries of a group.
 
-    def summaries(self) -> Mapping[str, str]:
-        """Return the meaning of every name in one sentence, in the order in which the names are listed."""
+    Attributes:
+        summaries: returns the meaning of every name in one sentence, in the order in which the names are listed.
+        sections: yields the sections of the entry of a name; those without lines are left out.
+        names: returns the names that a written one stands for, if it is none of the group's itself.
+    """
 
-    def sections(self, name: str) -> Iterator[Section]:
-        """Yield the sections of the entry of a name; sections without lines are left out of the entry."""
-
-    def names(self, written: str) -> tuple[str, ...]:
-        """Return the names that `written` stands for, as a report, an option or a test id writes it; empty if there are none."""
+    summaries: Callable[[], Mapping[str, str]]
+    sections: Callable[[Any], Iterator[Section]]
+    names: Callable[[str], tuple[str, ...]] = lambda written: ()
 
 
 def documentation(module: str, name: str = "") -> str:

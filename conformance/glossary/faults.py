@@ -1,26 +1,44 @@
-"""Entries for mistakes: the faults of the catalogue."""
+"""Entries for mistakes: the faults of the catalogue, and fitted ones."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.faults import BY_NAME, Fault, Parameter
+from conformance.faults import BY_NAME, CATALOGUE, Fault, Parameter
 from conformance.faults.fault import EVERY_LAYER
-from conformance.faults.fitted import DESCRIPTIONS
+from conformance.faults.fitted import DESCRIPTIONS, FITTED
+from conformance.faults.fitted.fitted_fault import Fitted
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
-from conformance.glossary.known_faults import acts_at, known_faults
-from conformance.judge.detection_power import Power
-from conformance.numerics.arithmetic import representative_hypothesis
+from conformance.model.activation import Activation
 from conformance.numerics.thresholds import SEPARABLE_Z
 
-if TYPE_CHECKING:
-    from conformance.glossary.detectability import Detectability
+Known = Fault | Fitted
 
 _FITTED = "a fit to the step's result that leaves only rounding errors; tried after all other mistakes"
 _DESCRIBES = "a description, not a name: it has the fit of any wrong value of the operand, whatever the code does to produce it"
 _CONSTRUCTED = "no report of it is known: constructed from the equation, as a mistake that could be made"
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
+
+
+@lru_cache(maxsize=1)
+def known_faults() -> Mapping[str, tuple[Known, ...]]:
+    """Return the faults by name, in the catalogue's order; a name has several faults if it is found in several ways."""
+    found: dict[str, tuple[Known, ...]] = {}
+    every: tuple[Known, ...] = (*CATALOGUE, *FITTED)
+    for fault in every:
+        found[fault.name] = (*found.get(fault.name, ()), fault)
+    return found
+
+
+def acting_at(places: Iterable[Activation]) -> list[str]:
+    """Return the names of the faults that can occur at any of these rows of the table."""
+    places = list(places)
+    return [name for name, faults in known_faults().items() if any(_acts_at(faults, row) for row in places)]
+
+
+def _acts_at(faults: Iterable[Known], row: Activation) -> bool:
+    return any(f.is_possible_at(row.kind, row.name) for f in faults)
 
 
 def summaries() -> Mapping[str, str]:
@@ -30,8 +48,6 @@ def summaries() -> Mapping[str, str]:
 
 def names(written: str) -> tuple[str, ...]:
     """Return the fault of this name, of this number that a pass confirms (`factor of the scores`), or of this pooling."""
-    if written in known_faults():
-        return (written,)
     if written in POOLINGS and (name := f"pooling-{written.removeprefix('mean-')}") in known_faults():
         return (name,)
     return tuple(name for name, fault in BY_NAME.items() if fault.parameter and written in _quantities(fault.parameter.quantity))
@@ -48,7 +64,7 @@ def _quantities(quantity: str) -> tuple[str, ...]:
 def sections(name: str) -> Iterator[Section]:
     """Yield the equations of a fault, the steps where it acts, its cause, source and repair, and how it is recognised."""
     faults = known_faults()[name]
-    places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
+    places = [(generic, row) for generic, found in rows().items() for row in found if _acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
     yield "usual cause", _once(f.cause for f in faults if f.cause)
     yield "how to repair it", _once(f.fix for f in faults)
@@ -60,7 +76,7 @@ def sections(name: str) -> Iterator[Section]:
         yield "extent", ("every layer at once; it is not considered for one layer alone",)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
-    yield from _recognised(name)
+    yield "how it is recognised", tuple(_recognised(name))
 
 
 def _number(parameter: Parameter) -> tuple[str, ...]:
@@ -73,47 +89,16 @@ def _number(parameter: Parameter) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _recognised(name: str) -> Iterator[Section]:
-    """Yield the evidence by which a fault is recognised, and the faults easily confused with it."""
+def _recognised(name: str) -> Iterator[str]:
+    """Yield the evidence by which a fault is recognised."""
     if name not in BY_NAME:
-        yield "how it is recognised", (_FITTED, *((_DESCRIBES,) if name in DESCRIPTIONS else ()))
+        yield _FITTED
+        if name in DESCRIPTIONS:
+            yield _DESCRIBES
         return
-    from conformance.glossary.detectability import detectability
-
-    fault = BY_NAME[name]
-    found = detectability(fault)
-    amplitude = "" if fault.parameter else "an amplitude of 1 (at least 0.5) and "
-    rule = f"matched filter: {amplitude}z beyond its threshold; separable if the expected z is at least {SEPARABLE_Z:g}"
-    if found is None:
-        yield "how it is recognised", (rule,)
-    else:
-        yield "how it is recognised", (rule, _basis(fault, found), *map(_power, found.power), _ELSEWHERE)
-        yield "easily confused with", tuple(f"{other}: {how}" for other, how in found.confused.items())
-
-
-_ELSEWHERE = (
-    "z in a report differs if the candidate does not expose these activations, so that the mistake is seen in a later one, or if "
-    "it computes in another arithmetic or on other batches"
-)
-
-
-def _basis(fault: Fault, found: "Detectability") -> str:
-    """Return the inputs for which the expected z is computed."""
-    value = " of its usual wrong value" if fault.parameter else ""
-    arithmetic = representative_hypothesis("float32").arithmetic.name
-    return (
-        f"expected z{value} on golden {found.golden}, over all its batches, at each activation listed above, if the candidate "
-        f"exposes it and rounds every operation (arithmetic `{arithmetic}`, or the same in another format):"
-    )
-
-
-def _power(cell: Power) -> str:
-    best, least = _z(cell.best), _z(cell.weakest)
-    return f"{cell.dtype}: {best} at best, {least} at least; separable at {cell.separable} of {cell.places} places"
-
-
-def _z(z: float) -> str:
-    return "any difference" if z == float("inf") else f"{z:.3g}"
+    amplitude = "" if BY_NAME[name].parameter else "an amplitude of 1 (at least 0.5) and "
+    yield f"matched filter: {amplitude}z beyond its threshold; separable if the expected z is at least {SEPARABLE_Z:g}"
+    yield "`golden power` prints its expected z on each golden"
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:

@@ -3,39 +3,20 @@
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
-from typing import cast
 
 from conformance.errors import UnknownNameError
-from conformance.glossary.entry import Entry, Group
+from conformance.glossary.entry import Entry
+from conformance.glossary.groups import GROUPS
 from conformance.glossary.terms import ALIASES, TERMS
 from conformance.names import nearest_names, suggestion
-
-# Module names by group; modules are imported on demand, and those that do not need the oracle come first.
-GROUPS: Mapping[str, str] = {
-    "outcome": "outcomes",
-    "term": "terms",
-    "check": "checks",
-    "golden": "goldens",
-    "candidate": "candidates",
-    "activation": "activations",
-    "arithmetic": "arithmetics",
-    "mistake": "faults",
-    "input mistake": "input_mistakes",
-}
 
 _MOST_SUGGESTED = 5
 _SPELLED_ALIKE = 0.8  # least similarity of a single word (difflib's ratio): one letter in five differs
 
 
-def group(name: str) -> Group:
-    """Return the group of this name."""
-    return cast(Group, import_module(f"conformance.glossary.{GROUPS[name]}"))
-
-
 def summaries() -> dict[str, Mapping[str, str]]:
     """Return the meaning of every name in one sentence, by group."""
-    return {name: group(name).summaries() for name in GROUPS}
+    return {name: group.summaries() for name, group in GROUPS.items()}
 
 
 def entries(written: str) -> tuple[Entry, ...]:
@@ -73,12 +54,11 @@ def entries_of_words(words: Sequence[str]) -> tuple[Entry, ...]:
 
 
 def _found(written: str) -> tuple[Entry, ...]:
-    for kind in GROUPS:
-        these = group(kind)
-        names = these.names(written)
+    for kind, group in GROUPS.items():
+        meanings = group.summaries()
+        names = (written,) if written in meanings else tuple(name for name in group.names(written) if name in meanings)
         if names:
-            meanings = these.summaries()
-            return tuple(Entry(kind, name, meanings[name], tuple(s for s in these.sections(name) if any(s[1]))) for name in names)
+            return tuple(Entry(kind, name, meanings[name], tuple(s for s in group.sections(name) if any(s[1]))) for name in names)
     return ()
 
 
@@ -86,21 +66,14 @@ def _hint(written: str) -> str:
     """Return the nearest names, else those whose meaning mentions all words, else how all names are listed."""
     meanings = {name: text for texts in summaries().values() for name, text in texts.items()}
     meanings |= {name: " ".join((term.meaning, *term.details)) for name, term in TERMS.items()}
-    names = [*meanings, *ALIASES]
-    spelled = [name for word in written.split() for name in _with_a_word_like(word.lower(), names)]
-    near = list(dict.fromkeys(spelled + nearest_names(written, names)))[:_MOST_SUGGESTED]
-    words = written.lower().split()
-    mentioning = [name for name, text in meanings.items() if words and name not in near and all(w in text.lower() for w in words)]
-    mentioned = f"it occurs in the meaning of {', '.join(mentioning[:_MOST_SUGGESTED])}" if mentioning else ""
-    if near or mentioned:
-        return " ".join(filter(None, (suggestion(near), mentioned)))
-    return "`bert-conformance explain` lists every name"
-
-
-def _with_a_word_like(word: str, names: Sequence[str]) -> list[str]:
-    """Return the names that have a word that is spelled like `word`."""
-    of_word: dict[str, list[str]] = {}
+    names, words = [*meanings, *ALIASES], written.lower().split()
+    of_part: dict[str, list[str]] = {}
     for name in names:
         for part in re.findall(r"[^\W_]+", name.lower()):
-            of_word.setdefault(part, []).append(name)
-    return [name for near in get_close_matches(word, of_word, 1, _SPELLED_ALIKE) for name in of_word[near]]
+            of_part.setdefault(part, []).append(name)
+    alike = [part for word in words for part in get_close_matches(word, of_part, 1, _SPELLED_ALIKE)]
+    spelled = [name for part in alike for name in of_part[part]]
+    near = list(dict.fromkeys(spelled + nearest_names(written, names)))[:_MOST_SUGGESTED]
+    mentioning = [name for name, text in meanings.items() if words and name not in near and all(w in text.lower() for w in words)]
+    mentioned = f"it occurs in the meaning of {', '.join(mentioning[:_MOST_SUGGESTED])}" if mentioning else ""
+    return " ".join(filter(None, (suggestion(near), mentioned))) or "`bert-conformance explain` lists every name"

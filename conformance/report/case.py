@@ -29,10 +29,9 @@ from conformance.report.coverage_sentences import (
     weakest,
 )
 from conformance.report.document import Row, Span
-from conformance.report.drawings import Histogram
-from conformance.report.finding_sentences import where
+from conformance.report.finding_sentences import repair, sentence, where
 from conformance.report.findings import is_unnamed, layers_of
-from conformance.report.places import Scale, Token, network, pooled, scale_of, strip, tokens
+from conformance.report.places import Scale, Token, network, scale_of, strip, tokens
 from conformance.report.unexposed_steps import not_exposed, unexposed_steps
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header
@@ -47,12 +46,10 @@ WORST = 5  # maximum number of failing activations, and of mistakes, outside of 
 
 @dataclass(frozen=True)
 class Located:
-    """The location of the error of one activation: its name, a row for each axis, and the histogram of its residuals."""
+    """The location of the error of one activation: its name, and a row for each axis."""
 
     name: str
     strips: list[Row]
-    residuals: Histogram | None
-    limit: str
 
 
 @dataclass(frozen=True)
@@ -156,6 +153,12 @@ class CaseView:
         return [rendered(finding, self.layers) for finding in mistakes(self.activations)]
 
     @property
+    def summary(self) -> list[str]:
+        """Each mistake with its place, and its repair; else what is wrong otherwise."""
+        found = [(sentence(f, self.layers), repair(f)) for f in mistakes(self.activations)]
+        return [line for lines in found for line in lines if line] or self.violations or [self.reason[0]]
+
+    @property
     def origins(self) -> list[ActivationRecord]:
         """The activations at which errors begin."""
         return [a for a in self.failed if a.local is not None]
@@ -250,12 +253,6 @@ class CaseView:
         return list(network(shown)) if exposed else []
 
     @property
-    def residuals(self) -> Histogram | None:
-        """The residuals of all activations that pass."""
-        counts = pooled([a.spread.counts for a in self.case.activations if a.spread and a.outcome == "pass"])
-        return Histogram(counts) if any(counts) else None
-
-    @property
     def command(self) -> str:
         """The shell command that repeats the check."""
         return command(self.check, self.headers)
@@ -268,16 +265,8 @@ class CaseView:
         return (found.script, f"failures/{self.check.case.file_name}.py" if saved else "") if found else ("", "")
 
 
-def first_line(text: str) -> str:
-    """Return the first line of a text; in a reason, further lines are details or a traceback."""
-    return (text.strip().splitlines() or [""])[0]
-
-
 def _placed(a: ActivationRecord, scale: Scale) -> Located:
-    assert a.spread is not None
-    limit = scale.rendered(scale.limit) if a.spread.unit == "sigma" else ""
-    rows = [strip(s, scale) for s in a.spread.strips if s.size > 1]
-    return Located(place(a), rows, Histogram(tuple(a.spread.counts)) if any(a.spread.counts) else None, limit)
+    return Located(place(a), [strip(s, scale) for s in (a.spread.strips if a.spread else ()) if s.size > 1])
 
 
 def _legend(a: ActivationRecord, scale: Scale) -> str:

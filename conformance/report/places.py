@@ -153,8 +153,3 @@ def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -
 def _unjudged(a: ActivationRecord) -> str:
     """Return why no error is known: the candidate does not expose the activation, or there is a reason; otherwise empty."""
     return "" if a.outcome != "not_observed" else "not judged" if a.reason else "not exposed"
-
-
-def pooled(all_counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the sum of several histograms; empty ones are ignored."""
-    return tuple(sum(column) for column in zip(*(c for c in all_counts if c), strict=True))

@@ -1,13 +1,15 @@
 """Document of a run: counts, verdicts by candidate and setting, then the cases, worst first, then notes. Pure functions."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec.structs import asdict
 
 from conformance.glossary.terms import TERMS
 from conformance.numerics.functions import FUNCTIONS
 from conformance.report.axis import sigma
-from conformance.report.case import CaseView, first_line
+from conformance.report.case import CaseView
 from conformance.report.coverage_sentences import (
     duration,
     headline,
@@ -20,18 +22,14 @@ from conformance.report.coverage_sentences import (
     subject,
 )
 from conformance.report.document import Document, Row, Span
-from conformance.report.finding_sentences import repair, sentence
-from conformance.report.findings import layers_of
 from conformance.report.repeated import by_reason, further, same_as_values, values_by_setting
-from conformance.results.case import Case
-from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome
-from conformance.results.records import CaseRecords, CheckRecord, FunctionRecord, Header, Results
+from conformance.results.outcomes import ORDER, OUTCOME_TEXT, Outcome
+from conformance.results.records import CaseRecords, CheckRecord, FunctionRecord, Header, MachineRecord, Results
 from conformance.results.result import Result
 from conformance.results.to_records import footer, records_of
 
 LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
 PADDING = "padding is not judged: a correct candidate may compute anything there; attention to padding must be zero"
-_REASONS = 5  # maximum number of reasons of a candidate in the summary; its sections have all of them
 
 Setting = tuple[str, str, str]  # golden, device, dtype
 
@@ -205,38 +203,10 @@ class RunView:
                 found.append(CaseView(case, self.results.headers, same_as_values(case, values), more, f"case-{len(found) + 1}"))
         return [*found, *(Passes(tuple(c.check for c in group), f"case-{len(found) + i}") for i, group in enumerate(together, 1))]
 
-    @cached_property
-    def _links(self) -> dict[Case, str]:
-        """The anchor of each case's section."""
-        every = {case.check.case: case for case in self.results.cases}
-        repeated = by_reason(list(every.values()))
-        links = {check.case: s.id for s in self.sections for check in (s.checks if isinstance(s, Passes) else (s.check,))}
-        return {key: links.get(key) or links.get(repeated.get(id(case), [case])[0].check.case, "") for key, case in every.items()}
-
-    def _link(self, case: CaseRecords) -> str:
-        return self._links[case.check.case]
-
     @property
-    def wrong(self) -> list[tuple[str, list[tuple[Span, str]]]]:
-        """The candidates that do not conform, worst first, each with its reasons, and the repair of each."""
-        values = values_by_setting(self.results.cases)
-        found: dict[str, dict[tuple[str, str], list[tuple[CandidateChecks, CaseRecords]]]] = {}
-        for group in self.groups:
-            for case in group.cases if group.tone == "bad" else ():
-                for why in () if same_as_values(case, values) else dict.fromkeys(_reasons(case)):
-                    found.setdefault(group.implementation, {}).setdefault(why, []).append((group, case))
-        return [(name, self._spans(reasons)) for name, reasons in found.items()]
-
-    def _spans(self, reasons: dict[tuple[str, str], list[tuple[CandidateChecks, CaseRecords]]]) -> list[tuple[Span, str]]:
-        spans = [
-            (
-                Span(why, "", self._link(places[0][1]), f"on {'; '.join(dict.fromkeys(', '.join(g.setting) for g, _ in places))}"),
-                fix,
-            )
-            for (why, fix), places in list(reasons.items())[:_REASONS]
-        ]
-        more = len(reasons) - len(spans)
-        return [*spans, (Span(f"and {more} more below"), "")] if more else spans
+    def wrong(self) -> list[CaseView]:
+        """The failing cases whose mistakes no other one has."""
+        return [s for s in self.sections if isinstance(s, CaseView) and s.fails and not s.same]
 
     @property
     def matrix(self) -> tuple[list[str], list[Row]]:
@@ -253,7 +223,7 @@ class RunView:
         if group is None:
             return Span("not run", "quiet")
         text = OUTCOME_TEXT[group.outcome]
-        return Span(f"{text.symbol} {text.of_check}", group.tone, self._link(group.worst), group.note)
+        return Span(f"{text.symbol} {text.of_check}", group.tone, note=group.note)
 
     @property
     def checks(self) -> list[Row]:
@@ -290,7 +260,7 @@ class RunView:
     def environments(self) -> list[list[Row]]:
         """The facts on software and machine of each run."""
         headers = [h for n, h in enumerate(self.results.headers) if h not in self.results.headers[:n]]
-        return [[(what, said) for what, said in _facts(header) if said] for header in headers]
+        return [list(_facts(header)) for header in headers]
 
     @property
     def candidates(self) -> list[Row]:
@@ -307,20 +277,6 @@ class RunView:
         return [
             (name, str(g.version), g.source, g.stored_digest, g.weights_digest, g.unconfirmed) for name, g in sorted(stored.items())
         ]
-
-
-def _reasons(case: CaseRecords) -> Iterable[tuple[str, str]]:
-    """Yield the mistakes of a failing case with their repairs; without mistakes, the first line of the reason.
-
-    Of other checks than `values` only the first line of the reason is given.
-    """
-    c, layers = case.check, layers_of(case.activations)
-    if c.outcome not in FAILING:
-        return
-    found = mistakes(case.activations) if c.check == "values" else ()
-    yield from (("; ".join(filter(None, (sentence(m, layers), m.hidden, *m.anatomy))), repair(m)) for m in found)
-    if not found:
-        yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}", ""
 
 
 def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CaseRecords]]]:
@@ -348,21 +304,14 @@ def _largest_error(name: str, measured: FunctionRecord) -> str:
     return "not finite" if value is None else f"{value:.2g}" if is_absolute else f"{value:.2g} ULP"
 
 
-def _facts(h: Header) -> Iterator[tuple[str, str]]:
-    yield "suite", f"{h.suite}, results of schema {h.schema}"
-    yield "Python", h.python
-    yield "torch", h.torch
-    yield "transformers", h.transformers or "not installed"
-    yield "NumPy", h.numpy
-    yield "ONNX Runtime", h.onnxruntime or ""
-    yield "platform", h.platform
-    yield "processor", f"{h.processor}; {h.threads} threads"
-    if h.machine:
-        bits = ", ".join(f"{name} {'unknown' if bits is None else bits}" for name, bits in h.machine.products.items())
-        settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
-        errors = ", ".join(f"{name} {_largest_error(name, f)}" for name, f in h.machine.functions.items())
-        yield "float32", f"{h.machine.instruction_set}; effective bits of products: {bits}; {settings}"
+def _facts(header: Header) -> Iterator[Row]:
+    """Yield the fields of a header that are known, and of the machine its arithmetic."""
+    for name, value in asdict(header).items():
+        if value not in (None, "", {}) and not isinstance(value, dict | MachineRecord):
+            yield name.replace("_", " "), str(value)
+    for machine in filter(None, [header.machine]):
+        bits = ", ".join(f"{name} {'unknown' if bits is None else bits}" for name, bits in machine.products.items())
+        settings = ", ".join(f"{name} {value}" for name, value in machine.settings.items())
+        errors = ", ".join(f"{name} {_largest_error(name, f)}" for name, f in machine.functions.items())
+        yield "float32", f"{machine.instruction_set}; effective bits of products: {bits}; {settings}"
         yield "functions", f"largest errors, absolute or in ULP: {errors}; for gelu and gelu_tanh: the error of their erf or tanh"
-    yield "GPU", h.gpu or "none"
-    yield "false alarms", f"{h.false_alarm} a run"
-    yield "searches", f"{number(h.examples, 'example')}{'' if h.seed is None else f', seed {h.seed}'}"

@@ -9,7 +9,6 @@ from typing import Any
 from conformance.checks.trace import Trace
 from conformance.report.attention import STEPS, attention
 from conformance.report.document import Document, Row, Span
-from conformance.report.drawings import Ranges
 from conformance.report.page import fragment
 from conformance.report.trace_view import (
     SCORED,
@@ -23,8 +22,6 @@ from conformance.report.trace_view import (
 )
 
 STATISTICS = {"mean": "mean", "deviation": "deviation", "least": "min", "most": "max", "rms": "rms"}
-BUDGET = 1_400  # maximum number of table rows on a page; a row with two traces counts twice
-TOKENS = 4_000  # maximum number of tokens of a batch on a page
 
 
 def trace_fragment(trace: Trace) -> str:
@@ -50,24 +47,12 @@ def document(view: TraceView, traces: Sequence[Trace]) -> Document:
         "several": len(view.batches) > 1,
         "steps": _steps,
         "predictions": lambda traced: _predictions(traced, letters),
-        "most_rows": lambda traced: max(TOKENS // max(traced.batch.length, 1), 1),
-        "left_out": _left_out(view),
         "note": STATISTICS_NOTE,
         "attention": rows,
         "hidden": hidden,
         "shades": ", ".join(f"1/{1 / least:.0f}" for least in STEPS),
     }
     return Document("trace", values, title)
-
-
-def _left_out(view: TraceView) -> list[str]:
-    """Return the names of the batches that a page omits; the first batch is always shown."""
-    budget, names = BUDGET, []
-    for number, traced in enumerate(view.batches):
-        budget -= sum(len(step.sides) for step in traced.steps)
-        if number and budget < 0:
-            names.append(traced.name)
-    return names
 
 
 def _predictions(traced: TracedBatch, letters: Sequence[str]) -> list[str]:
@@ -81,36 +66,20 @@ def _predictions(traced: TracedBatch, letters: Sequence[str]) -> list[str]:
 
 def _steps(traced: TracedBatch) -> list[Row]:
     """Return the rows of a batch, grouped by module; the title of a group and the name of a row form the activation's name."""
-    ends = (end for step in traced.steps for side in step.sides if side for end in (-side.least, side.most))
-    reach = max((end for end in ends if math.isfinite(end)), default=0.0) or 1.0
     rows: list[Row] = []
     for module, steps in groupby(traced.steps, lambda step: step.row.name.rpartition(".")[0]):
         rows += [(module,)] if module else []
-        rows += [_row(step, reach) for step in steps]
+        rows += [_row(step) for step in steps]
     return rows
 
 
-def _row(step: TracedStep, reach: float) -> Row:
+def _row(step: TracedStep) -> Row:
     module, _, name = step.row.name.rpartition(".")
     numbers = [rendered(getattr(side, statistic) if side else None) for statistic in STATISTICS for side in step.sides]
     parents = ", ".join(parent.removeprefix(f"{module}.") for parent in step.row.parents)
-    ranges = Ranges(tuple(_range(side, reach) for side in step.sides))
     named = Span(name, "quiet" if step.row.kind == "copy" else "")
     lengths = "×".join(map(str, step.shape)) or "scalar"
-    return named, lengths, ranges, *numbers, rendered(step.largest), step.row.equation, parents
-
-
-def _range(side: Statistics | None, reach: float) -> tuple[float, float, float, float] | None:
-    """Return smallest value, mean ± deviation and largest value in percent, on a scale of asinh x from −`reach` to `reach`.
-
-    asinh x is approximately x near zero and ± ln 2|x| far from it, so that small and large activations are visible on one scale.
-    None is returned if there are no statistics or one of them is not finite.
-    """
-    if side is None or not all(map(math.isfinite, (side.least, side.most, side.deviation))):
-        return None
-    low, high = max(side.least, side.mean - side.deviation), min(side.most, side.mean + side.deviation)
-    least, low, high, most = (50.0 + 50.0 * math.asinh(x) / math.asinh(reach) for x in (side.least, low, high, side.most))
-    return least, low, high, most
+    return named, lengths, *numbers, rendered(step.largest), step.row.equation, parents
 
 
 def rows(view: TraceView) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.cli.argument_types import utf8
+from conformance.cli.arguments import utf8
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
 
