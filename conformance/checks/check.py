@@ -86,7 +86,7 @@ class Request:
     def candidate(self) -> "Implementation":
         """The loaded candidate; raises what `load` raises."""
         from conformance.candidates.registry import load_implementation
-        from conformance.results.candidate_time import waiting
+        from conformance.results.termination import waiting
 
         with waiting():
             return (self.load or load_implementation)(self.implementation)

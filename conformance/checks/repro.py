@@ -23,8 +23,7 @@ from conformance.model.batch import Batch
 from conformance.model.files import open_safetensors
 from conformance.model.tokenizer import words
 from conformance.results.case import Case
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Location, Run
+from conformance.results.example import Example, LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
 from conformance.results.to_records import check_record
 

@@ -27,8 +27,7 @@ def _judged(request: Request, *, with_script: bool) -> "Result":
     from conformance.candidates.torch_state import restored
     from conformance.checks.catalogue import named
     from conformance.checks.repro import with_repro
-    from conformance.results.candidate_time import timed
-    from conformance.results.termination import Termination, run_guarded
+    from conformance.results.termination import Termination, run_guarded, timed
 
     start, check = time.perf_counter(), named(request.case.check)
     opened = run_guarded(lambda: _opened(request, is_on_golden=not check.searches))

@@ -16,8 +16,7 @@ from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
 from conformance.names import printable, printable_lines
 from conformance.results.case import Case
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Location, Run
+from conformance.results.example import Example, LawBroken, Location, Run
 from conformance.results.result import Counterexample
 
 _ABOUT = 100  # number of lines of the failure's description; enough for more than the innermost part of a traceback

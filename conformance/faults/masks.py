@@ -252,7 +252,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-constant", PROBS, "masked keys keep {value} of their weight",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
     Fault("mask-filled", PROBS, "masked scores are replaced by the logarithm of {value}, which is not low enough",
-          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-10.0)), _filled), tried=ALONE),
+          parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-4.0)), _filled), tried=ALONE),
     Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
     Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
           extent=EVERY_LAYER),

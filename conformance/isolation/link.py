@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -39,12 +40,12 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         kind: name of the class in `conformance.errors`.
         text: the message.
-        batch: the arrays of the batch for which it was raised; None if the batch is not known.
+        batch: the arrays of the batch for which it was raised, by name; None if the batch is not known.
     """
 
     kind: str
     text: str
-    batch: dict[str, np.ndarray[Any, Any]] | None = None
+    batch: Any = None
 
     @classmethod
     def of(cls, error: ConformanceError) -> "Failure":
@@ -54,16 +55,19 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batch = error.batch if isinstance(error, CandidateFailure) else None
         return cls(kind, message_of(error), batch.arrays() if type(batch) is Batch else None)
 
-    def error(self) -> ConformanceError:
-        """Return the error, to be raised; raise `NoMessageError` if there is no such class or the batch is not valid."""
+    def error(self, arrays: Mapping[str, Any]) -> ConformanceError:
+        """Return the error, to be raised; raise `NoMessageError` if there is no such class or the batch is not valid.
+
+        `arrays` are those of the message.
+        """
         kind = getattr(errors, self.kind, None)
         if not isinstance(kind, type) or not issubclass(kind, ConformanceError):
             raise NoMessageError(f"there is no error {self.kind!r:.100}")
         try:
             error = kind(self.text)
             if self.batch and isinstance(error, CandidateFailure):
-                error.batch = Batch.of(self.batch)
-        except (TypeError, UsageError) as why:
+                error.batch = Batch.of({name: arrays[str(value[_ARRAY])] for name, value in self.batch.items()})
+        except (AttributeError, LookupError, TypeError, UsageError) as why:
             raise NoMessageError(f"an error that cannot be one: {why}") from why
         return error
 
@@ -132,10 +136,13 @@ class Link:
         """
         line = self._line(longest)
         try:
-            message = msgspec.json.decode(line, type=_Line)
+            message = msgspec.json.decode(line, type=Message)
             if not 0 <= message.bytes <= most + longest:
                 raise NoMessageError(f"arrays of {message.bytes} bytes, where {most} are expected")
-            return Received(line, load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {})
+            arrays = load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {}
+            if any(array.dtype.kind not in "biuf" for array in arrays.values()):
+                raise NoMessageError("an array of complex numbers")
+            return Received(message, arrays)
         except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
             raise NoMessageError(str(error)) from error
 
@@ -177,31 +184,22 @@ class Link:
         return memory
 
 
-class _Line(msgspec.Struct, frozen=True):
-    bytes: int = 0
-
-
+@dataclass(frozen=True)
 class Received:
-    """A received message.
+    """A received message, and its arrays by number."""
 
-    Attributes:
-        message: the message.
-    """
-
-    def __init__(self, line: bytes, arrays: Mapping[str, Any]) -> None:
-        """Decode a line with its arrays by number."""
-        self._arrays = arrays
-        self.message: Message = msgspec.json.decode(line, type=Message, dec_hook=self._converted)
+    message: Message
+    arrays: Mapping[str, Any]
 
     def content(self, raw: msgspec.Raw, kind: Any) -> Any:
         """Return a value of the message as an object of the type `kind`; raise `NoMessageError` if it is none."""
         try:
             return msgspec.json.decode(raw, type=kind, dec_hook=self._converted)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:  # a `UsageError`: of a batch
             raise NoMessageError(str(error)) from error
 
     def _converted(self, kind: Any, value: Any) -> Any:
-        return Path(value) if kind is Path else self._arrays[str(value[_ARRAY])]
+        return Path(value) if kind is Path else self.arrays[str(value[_ARRAY])]
 
 
 def encoded(**fields: Any) -> Sequence[bytes]:
@@ -227,7 +225,7 @@ def encoded(**fields: Any) -> Sequence[bytes]:
         line = line_of(fields)
     except UnicodeEncodeError:  # surrogates in a candidate's text
         arrays.clear()
-        line = line_of(_escaped(msgspec.to_builtins(fields, enc_hook=lambda array: array)))
+        line = line_of(_escaped(msgspec.to_builtins(fields, builtin_types=(np.ndarray, Path))))
     content = save(arrays) if arrays else b""
     return line[:-1] + b',"bytes":%d}\n' % len(content), content
 

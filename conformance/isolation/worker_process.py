@@ -139,7 +139,7 @@ class WorkerProcess:
             received = self._asked(method.__qualname__, arguments, parameters or {}, most)
             try:
                 if received.message.failure is not None:
-                    raise received.message.failure.error()
+                    raise received.message.failure.error(received.arrays)
                 result: T = received.content(received.message.reply, types_of(method)[1])
             except NoMessageError as error:
                 raise self._end(CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}")) from error

@@ -7,6 +7,7 @@ any order, is so close to a tie that its error decides the rounding; the result 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from conformance.oracle.program import MEAN, SUM, Form, Number, Operation, value
 from conformance.oracle.step import ProgramStep, Step
 from conformance.oracle.trace import Trace, Traced
 
+Script = tuple[int, ...]  # choices of a program, in turn
 SINGLE = FORMATS["float32"]
 IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 
@@ -51,19 +53,25 @@ def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Arr
 def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield the result of every order of a program: with the alternatives of every row, and of every element, that are nearest."""
 
-    def run(forms: _Choices, rows: _Choices, elements: _Choices) -> Array:
-        order = _Order(arithmetic, forms, rows, elements)
-        return arithmetic.storage.round(as_array(value_of(step.program(*(Rounded(parent, order) for parent in step.parents)))))
+    @lru_cache(maxsize=4)  # The first run of an order is that of its first rows and elements as well.
+    def run(*scripts: Script) -> tuple[Array, tuple[tuple[Script, ...], ...]]:
+        order = _Order(arithmetic, *map(_Choices, scripts))
+        result = value_of(step.program(*(Rounded(parent, order) for parent in step.parents)))
+        others = (tuple(choices.others) for choices in (order.forms, order.rows, order.elements))
+        return arithmetic.storage.round(as_array(result)), tuple(others)
 
-    def of_rows(form: tuple[int, ...], row: tuple[int, ...]) -> Array:
-        return _nearest(actual, [y for _, y in _every(lambda choices: run(_Choices(form), _Choices(row), choices))])
+    def every(*fixed: Script) -> Iterator[Script]:
+        todo: list[Script] = [()]
+        while todo:
+            script = todo.pop()
+            todo += run(*fixed, script, *[()] * (2 - len(fixed)))[1][len(fixed)]
+            yield script
 
-    def of_order(form: tuple[int, ...]) -> Array:
-        rows = [of_rows(form, row) for row, _ in _every(lambda choices: run(_Choices(form), choices, _Choices()))]
-        return _nearest(actual, rows, by_row=True)
+    def of_rows(form: Script, row: Script) -> Array:
+        return _nearest(actual, [run(form, row, element)[0] for element in every(form, row)])
 
-    for form, _ in _every(lambda choices: run(choices, _Choices(), _Choices())):
-        yield of_order(form)
+    for form in every():
+        yield _nearest(actual, [of_rows(form, row) for row in every(form)], by_row=True)
 
 
 class _Choices:
@@ -83,16 +91,6 @@ class _Choices:
         first = len(self.script)
         for i, options in enumerate(self._options[first:], first):
             yield from ((*self.script, *[0] * (i - first), other) for other in range(1, options))
-
-
-def _every(run: Callable[[_Choices], Array]) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield the script and the result of all choices of a program."""
-    todo: list[tuple[int, ...]] = [()]
-    while todo:
-        choices = _Choices(todo.pop())
-        result = run(choices)
-        todo += choices.others
-        yield choices.script, result
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
-from conformance.results.example import Example, Size
-from conformance.results.law_broken import LawBroken, Run
+from conformance.results.example import Example, LawBroken, Run, Size
 from conformance.results.outcomes import Outcome
 
 _findings, _text = deferred("report.finding_sentences:findings_of"), deferred("report.representations:case_text")

@@ -1,10 +1,16 @@
-"""How a case ends, and who caused it: the candidate (exit code 1), the caller (2), the harness (3), or none of them (a skip)."""
+"""How a case ends, and who caused it: the candidate (exit code 1), the caller (2), the harness (3), or none of them (a skip).
+
+The duration of a case is counted, and the part of it spent waiting for the candidate rather than judging. A candidate may compute
+its next activations while the previous one is judged. That time counts as the judge's; only waiting counts as the candidate's.
+"""
 
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -22,7 +28,6 @@ from conformance.errors import (
     Unsupported,
 )
 from conformance.names import capped, class_name, described_error, message_of
-from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
@@ -163,3 +168,51 @@ def _missing_programs(error: BaseException | None) -> Iterator[str]:
         if isinstance(error, FileNotFoundError) and frames and frames[-1].name == "_execute_child":
             yield f"the candidate starts the program {error.filename!a}, which is not found: install it or put it on PATH"
         error = error.__cause__ or error.__context__
+
+
+@dataclass
+class Waited:
+    """The seconds spent waiting for the candidate."""
+
+    seconds: float = 0.0
+
+
+_waited: ContextVar[Waited | None] = ContextVar("waited", default=None)
+
+
+def timed(result_of: Callable[[], Result]) -> Result:
+    """Return what `result_of` returns, with its duration in seconds and the part of it spent waiting for the candidate."""
+    start = time.perf_counter()
+    with counted() as waited:
+        result = result_of()
+    seconds = time.perf_counter() - start
+    return replace(result, seconds=seconds, candidate_seconds=min(waited.seconds, seconds))
+
+
+@contextmanager
+def counted() -> Iterator[Waited]:
+    """Count the time spent waiting for the candidate inside this context."""
+    waited = Waited()
+    with _counting_in(waited):
+        yield waited
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Count the time spent inside this context as waiting for the candidate; nested contexts count once."""
+    waited, start = _waited.get(), time.perf_counter()
+    try:
+        with _counting_in(None):
+            yield
+    finally:
+        if waited is not None:
+            waited.seconds += time.perf_counter() - start
+
+
+@contextmanager
+def _counting_in(waited: Waited | None) -> Iterator[None]:
+    token = _waited.set(waited)
+    try:
+        yield
+    finally:
+        _waited.reset(token)

@@ -15,9 +15,9 @@ from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.report.coverage_sentences import duration
-from conformance.results.candidate_time import timed, waiting
 from conformance.results.case import Case
 from conformance.results.result import Result
+from conformance.results.termination import timed, waiting
 from conformance.results.to_records import check_record
 
 WAIT = 0.3  # Seconds that the slow candidate adds to each forward pass.

@@ -18,11 +18,12 @@ from conformance.candidates.arrays import described
 from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
-from conformance.errors import CandidateEnded, CandidateTimeout
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout
 from conformance.implementations.making_bert import making_bert
 from conformance.isolation.fork_server import server_id
-from conformance.isolation.link import Link, NoMessageError, encoded
+from conformance.isolation.link import Failure, Link, NoMessageError, encoded
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
+from conformance.model.batch import Batch
 from conformance.results.file import read_results
 from conformance.tests.test_isolation import Doing
 
@@ -153,6 +154,19 @@ def test_a_request_may_be_longer_than_a_reply() -> None:
     assert received(float("inf")) == "x" * 2**24
     with pytest.raises(NoMessageError, match="a line of more than 16777216 bytes"):
         received(2**24)
+
+
+def test_an_error_with_an_odd_text_and_a_batch_is_sent_and_no_other_batch_is_accepted() -> None:
+    failure, (ours, theirs) = CandidateCrash("odd \udc80"), map(Link, socket.socketpair())
+    failure.batch = Batch.of({"input_ids": [[1, 2]]})
+    ours.send(encoded(failure=Failure.of(failure)))
+    received = theirs.receive()
+    assert received.message.failure
+    error: Any = received.message.failure.error(received.arrays)
+    assert (str(error), error.batch.input_ids.tolist()) == ("odd \\udc80", [[1, 2]])
+    for batch in ({"input_ids": {"array": 7}}, {"input_ids": 3}, [1], {"x": {"array": 0}}):
+        with pytest.raises(NoMessageError, match="an error that cannot be one"):
+            Failure("CandidateCrash", "", batch).error(received.arrays)
 
 
 def _sent(link: Link, message: Sequence[bytes]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from conformance import check, load_golden
 from conformance.cli import main
@@ -96,6 +97,8 @@ def _stalled(end: socket.socket) -> None:
     time.sleep(600.0)
 
 
+_COMPLEX = save({"0": np.ones(3, np.complex64)})
+
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "lists in lists": lambda end: end.sendall(b'{"reply":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"),
     "pickled": lambda end: end.sendall(pickle.dumps(_Code()) + b"\n"),
@@ -109,6 +112,7 @@ FORGERIES: dict[str, Callable[[socket.socket], object]] = {
     "an array that is not sent": lambda end: end.sendall(_line(reply={"array": 0})),
     "arrays of a negative size": lambda end: end.sendall(_line(reply="", bytes=-1)),
     "arrays that are none": lambda end: end.sendall(_line(reply="", bytes=64) + bytes(64)),
+    "complex numbers": lambda end: end.sendall(_line(reply="", bytes=len(_COMPLEX)) + _COMPLEX),
     "a parameter that there is not": lambda end: end.sendall(_line(parameter="y")),
     "an error that is none": lambda end: end.sendall(_line(failure={"kind": "SystemExit", "text": "0"})),
     "endless progress": _endless,
@@ -144,34 +148,6 @@ def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> N
     finally:
         signal.signal(signal.SIGINT, before)
     assert passed == ["went on"]
-
-
-_INTERRUPTED_START = """
-import signal
-from multiprocessing import popen_forkserver
-from conformance.isolation.worker_process import WorkerProcess
-from conformance.tests.test_isolation import Doing
-
-connected = popen_forkserver.forkserver.connect_to_new_process
-
-def interrupted(*args):
-    found = connected(*args)
-    signal.raise_signal(signal.SIGINT)  # the process is there, and has not been sent what it is to do
-    return found
-
-popen_forkserver.forkserver.connect_to_new_process = interrupted
-signal.signal(signal.SIGINT, signal.default_int_handler)
-with WorkerProcess(Doing) as worker:
-    try:
-        worker.asking(Doing.does)("works")
-    except KeyboardInterrupt:
-        print("interrupted", worker.process is not None)
-"""
-
-
-def test_an_interrupt_while_a_worker_is_started_leaves_no_traceback_of_the_worker() -> None:
-    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED_START], capture_output=True, text=True, timeout=120.0, check=True)
-    assert (ran.stdout, ran.stderr) == ("interrupted True\n", "")
 
 
 def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are_answered() -> None:

@@ -35,8 +35,7 @@ from conformance.implementations.making_bert import making_bert
 from conformance.implementations.wordpiece import cleaned, tokenizer
 from conformance.model.batch import Batch
 from conformance.results.case import KnownFailure
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken
+from conformance.results.example import Example, LawBroken
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
 
 # Of each law, a part of what it says of its broken candidate, and the largest size of the smallest example.

@@ -160,4 +160,4 @@ def test_the_rows_used_by_transformers_trainer_are_correct(tmp_path: Path) -> No
         pretraining_data = PretrainingData(epoch_of, hf_eager.pretraining_data.conventions)
 
     candidate = ThroughTrainer("eager")
-    assert {check: judged(check, candidate).outcome for check in DATA if check != "data-pairs"} == dict.fromkeys(DATA[:-1], "pass")
+    assert {judged(check, candidate).outcome for check in DATA if check != "data-pairs"} == {"pass"}

@@ -24,9 +24,8 @@ from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.report.case import command as command_of
 from conformance.results.case import Case
-from conformance.results.example import Example
+from conformance.results.example import Example, LawBroken, Location, Run
 from conformance.results.file import read_results
-from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
 from conformance.results.to_records import records_of
 from conformance.tests.commands import Command

@@ -12,8 +12,7 @@ from conformance.checks.laws import batches, inputs
 from conformance.checks.snippet import snippet
 from conformance.model.batch import Batch
 from conformance.results.case import Case
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Run
+from conformance.results.example import Example, LawBroken, Run
 from conformance.results.result import Counterexample
 
 BATCH = Batch(np.arange(8).reshape(4, 2), np.zeros((4, 2), np.int64), np.ones((4, 2), np.int64))

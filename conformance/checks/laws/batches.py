@@ -14,8 +14,7 @@ from conformance.errors import Unsupported
 from conformance.judge.local_error import screened
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, Ids
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
+from conformance.results.example import Example, LawBroken, Location, Run, beyond_rounding
 
 
 @Law.of(

@@ -18,8 +18,7 @@ from conformance.checks.search.surroundings import SETTINGS, ModuleState
 from conformance.errors import CandidateError, Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Run
+from conformance.results.example import Example, LawBroken, Run
 
 AFRESH = 0.25  # share of the examples for a law of which each one prepares the candidate again
 

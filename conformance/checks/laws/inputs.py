@@ -13,8 +13,7 @@ from conformance.checks.search.subject import IsolatedRunner, Subject, answers_i
 from conformance.errors import CandidateCrash, CandidateEnded, Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Run
+from conformance.results.example import Example, LawBroken, Run
 
 
 @Law.of(

@@ -27,8 +27,7 @@ from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
 from conformance.numerics.memo import IdentityKey
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Run
+from conformance.results.example import Example, LawBroken, Run
 from conformance.results.outcomes import Outcome
 from conformance.results.result import Counterexample, Result, Searched
 from conformance.results.termination import Termination, run_guarded

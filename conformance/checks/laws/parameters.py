@@ -14,8 +14,7 @@ from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.checkpoint import Checkpoint, read_only
 from conformance.numerics.memo import IdentityKey
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken
+from conformance.results.example import Example, LawBroken
 
 
 @Law.of(

@@ -21,8 +21,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.pretraining import SPECIAL
 from conformance.numerics.memo import IdentityKey
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken
+from conformance.results.example import Example, LawBroken
 from conformance.results.termination import call_candidate
 
 _ASCII = [chr(c) for c in range(0x21, 0x7F)]

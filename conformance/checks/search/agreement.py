@@ -43,7 +43,7 @@ from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array, Format, Mask, format_named
 from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
-from conformance.results.law_broken import LawBroken, Location, Run, beyond_rounding
+from conformance.results.example import LawBroken, Location, Run, beyond_rounding
 
 
 @dataclass(frozen=True, eq=False)

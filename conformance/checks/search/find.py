@@ -18,8 +18,7 @@ from conformance.checks.search.strategies import ROWS
 from conformance.checks.search.subject import fewer, shorter
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
 from conformance.progress import report_progress
-from conformance.results.example import Example, Size, largest_sizes
-from conformance.results.law_broken import LawBroken
+from conformance.results.example import Example, LawBroken, Size, largest_sizes
 
 Failure = LawBroken | CandidateError | CandidateCrash | CandidateTimeout
 

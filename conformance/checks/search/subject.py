@@ -36,7 +36,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
-from conformance.results.law_broken import Values
+from conformance.results.example import Values
 from conformance.results.termination import call_candidate
 
 _SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
