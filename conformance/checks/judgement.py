@@ -55,8 +55,8 @@ class Judgement(Check):
 
     def run(self, request: Request) -> Result:
         """Judge the passes and return the result; no exception is raised."""
-        require = tuple(request.require) if self.whole else ()
-        return replace(check_values(replace(request, require=require), self.function), require=require)
+        judged = request if self.whole else replace(request, require=())
+        return replace(check_values(judged, self.function), require=tuple(judged.require))
 
 
 def check_values(request: Request, passes: Passes = forward_passes) -> Result:
