@@ -9,7 +9,6 @@ import argparse
 import math
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -61,8 +60,9 @@ _SUBJECT = {
     "--dtype DTYPE=float32": f"{_FORMAT_NAMES} (default: float32)",
 }
 _RUN = {
-    "-i --implementation NAME…": "candidate: a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an "
-    "exported program or a recorded trace; may be repeated (default: all that are registered)",
+    "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
+    "trace (default: all that are registered)",
+    "-i --implementation NAME…": "a candidate too; may be repeated",
     "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
     "all, which takes minutes; tiny takes seconds)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
@@ -278,13 +278,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments; a candidate that is given to `run` without -i is recognized as such."""
-    parser = argument_parser()
-    arguments, unknown = parser.parse_known_args(argv)
+    """Parse the arguments. Candidates may stand before, between and behind the options of `run`, beyond what argparse supports."""
+    arguments, unknown = argument_parser().parse_known_args(argv)
+    if arguments.command_name == "run":
+        further = [name for name in unknown if not name.startswith("-")]
+        arguments.implementation = [*arguments.candidate, *further, *arguments.implementation]
+        unknown = [option for option in unknown if option.startswith("-")]
     if unknown:
-        bare = next((name for name in unknown if not name.startswith("-")), "") if arguments.command_name == "run" else ""
-        hint = f"; a candidate is given with -i: bert-conformance run -i {shlex.quote(bare)}" if bare else ""
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments
 
 

@@ -18,7 +18,7 @@ import torch
 from conformance import check, load_golden, trace
 from conformance.candidates import capture
 from conformance.checks.check import Plan
-from conformance.cli.arguments import argument_parser
+from conformance.cli.arguments import argument_parser, parsed
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
@@ -60,7 +60,8 @@ def test_waiting_threads_sleep_unless_the_user_has_set_another_policy(
 
 # Arguments, and what the usage error says.
 REFUSED = [
-    ("run hf-sdpa", "unrecognized arguments: hf-sdpa; a candidate is given with -i: bert-conformance run -i hf-sdpa"),
+    ("run hf-eagr --golden tiny making-bert", "no implementation 'hf-eagr'; did you mean hf-eager"),
+    ("run hf-eager --golden tiny --no-such-option", "unrecognized arguments: --no-such-option"),
     (f"run -i hf-sdpa --out {__file__}", "is a file; give a folder"),
     ("run -i hf-eager --golden tinny", "did you mean tiny"),
     ("run -i hf-eagr -i making-bert --golden tiny --check padding-length", "no implementation 'hf-eagr'; did you mean hf-eager"),
@@ -87,6 +88,11 @@ REFUSED = [
     ("diagnose", "--checkpoint DIR: the folder of the Hugging Face BERT"),
     ("diagnose", "--outputs FILE: a file with the system's outputs, or - for standard input: "),
 ]
+
+
+def test_candidates_stand_before_between_and_behind_the_options_of_a_run() -> None:
+    assert parsed(["run", "a", "--golden", "tiny", "b", "-i", "c", "d"]).implementation == ["a", "b", "d", "c"]
+    assert parsed(["run", "--golden", "tiny"]).implementation == []
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED)
@@ -126,7 +132,7 @@ def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_fi
     name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("conformance.cli.run.WorkerProcess", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr("conformance.cli.work.WorkerProcess", lambda *_: pytest.fail("a worker was started"))
     (tmp_path / "my_bert.py").write_text("raise RuntimeError('imported')\nbert = None\n")
     (tmp_path / "berts.py").write_text("def bert(): ...\nbert = 1\nsmall, (large, _x) = 2, (3, 4)\ntyped: int = 5\nsmall.x = 6\n")
     (tmp_path / "notes.txt").touch()
