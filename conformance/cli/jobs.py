@@ -88,7 +88,8 @@ def _begin(options: Callable[[], RunOptions], runs: int, folder: Path) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Interrupt what is computed, or end a process that waits for work."""
+    """Interrupt what is computed, or end a process that waits for work; the process that started it says so, this one nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     raise KeyboardInterrupt if _Process.is_busy else SystemExit
 
 

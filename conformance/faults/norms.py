@@ -1,6 +1,5 @@
 """Faults of LayerNorms, of their form, and of the residual sums that they normalize."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -38,9 +37,10 @@ WITH_RESIDUAL = (".output.LayerNorm",)
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
-_EPSILON_OUTSIDE = variant(
-    Norm, inverse_of=lambda norm: lambda x, mean, centred: 1.0 / (np.sqrt(norm.variance_of(centred)) + norm.epsilon)
-)
+class _EpsilonOutside(Norm):
+    def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
+        """Return 1 / (σ + ε)."""
+        return 1.0 / (np.sqrt(self.variance_of(centred)) + self.epsilon)
 
 
 class _OverPositions(Norm):
@@ -186,7 +186,10 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
 
 
-_UNCENTRED_MOMENT = variant(Norm, inverse_of=lambda norm: lambda x, mean, centred: inverse_root(row_mean(x * x) + norm.epsilon))
+class _UncentredMoment(Norm):
+    def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
+        """Return 1 / √(mean(x²) + ε)."""
+        return inverse_root(row_mean(x * x) + self.epsilon)
 
 
 def idle_lanes(width: int) -> int:
@@ -194,13 +197,11 @@ def idle_lanes(width: int) -> int:
     return (1 << (width - 1).bit_length()) - width
 
 
-def _with_idle_lanes(norm: Norm) -> Callable[[Array, Array, Array], Array]:
-    """Return 1 / √(σ² + ε), σ² = (Σ (x_h − μ)² + n μ²) / H for n idle lanes, which hold 0 and from which the mean is subtracted."""
-    share = idle_lanes(norm.summed.shape[-1]) / norm.summed.shape[-1]
-    return lambda x, mean, centred: inverse_root(norm.variance_of(centred) + mean * mean * share + norm.epsilon)
-
-
-_IDLE_LANES = variant(Norm, inverse_of=_with_idle_lanes)
+class _IdleLanes(Norm):
+    def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
+        """Return 1 / √(σ² + ε) with σ² = (Σ (x_h − μ)² + n μ²) / H, for n idle lanes of 0, from which the mean is subtracted."""
+        share = idle_lanes(self.summed.shape[-1]) / self.summed.shape[-1]
+        return inverse_root(self.variance_of(centred) + mean * mean * share + self.epsilon)
 
 
 def _by_halves(step: Step, _: FaultContext) -> Step | None:
@@ -235,9 +236,9 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
 FAULTS: tuple[Fault, ...] = (
     Fault("epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", parameter=_epsilon()),
     Fault("epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
-          parameter=_epsilon_outside(_EPSILON_OUTSIDE, 1e-5, "epsilon added outside the root")),
+          parameter=_epsilon_outside(_EpsilonOutside, 1e-5, "epsilon added outside the root")),
     Fault("norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
-          parameter=_epsilon_outside(variant(_EPSILON_OUTSIDE, degrees_lost=1), 1e-6)),
+          parameter=_epsilon_outside(variant(_EpsilonOutside, degrees_lost=1), 1e-6)),
     Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", recast(variant(Norm, degrees_lost=1))),
     Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", rewritten(_sum)),
     Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", recast(variant(Norm, centred=False))),
@@ -279,9 +280,9 @@ FAULTS: tuple[Fault, ...] = (
 # fmt: off
 FORMS: tuple[Fault, ...] = (
     Fault("norm-second-moment", NORMS, "the variance is the mean square: the squared mean is not subtracted from it",
-          recast(_UNCENTRED_MOMENT), tried=ALONE),
+          recast(_UncentredMoment), tried=ALONE),
     Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
-          lambda step, _: step.recast(_IDLE_LANES) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
+          lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
     Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
     Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
           _before_norm, only=LAYER_OUTPUT, tried=ALONE),

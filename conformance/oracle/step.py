@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -124,7 +125,7 @@ class ProgramStep(Step):
     @cached_property
     def trace(self) -> Trace:
         """The trace of the program, with every parent as an operand."""
-        result = self.program(*self._operands)
+        result = copy(self).program(*self._operands)  # The trace has the program's forms, which refer to their step: no cycle.
         assert isinstance(result, Traced)
         return Trace(result)
 

@@ -95,6 +95,7 @@ class Traced(Number):
         products = (OPERATIONS[np.multiply], OPERATIONS[np.true_divide])
         return next((x for x in self.operands if isinstance(x, float)), None) if self.operation in products else None
 
+    @np.errstate(over="ignore")
     def variance(self, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of the operation's own rounding error."""
         kind = self.operation.errors if self.operation else "exact"
@@ -279,10 +280,12 @@ class Trace:
                 yield one, counted[one.number]
         yield self.result, counted.get(self.result.number, 0.0)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def variance(self, arithmetic: Arithmetic) -> Array:
         """Return the elementwise variance of the result's rounding errors."""
         return as_array(sum(self.effects[one.number].variance(v) for one, v in self._variances(arithmetic)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def sources(self, arithmetic: Arithmetic) -> tuple[Array | float, tuple[Source, ...]]:
         """Return the variance of the result's elementwise errors, and the other sources."""
         *others, (_, own) = self._variances(arithmetic)

@@ -19,7 +19,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS, table
-from conformance.checks.check import Plan, Request
+from conformance.checks.check import USUAL, Plan, Request
 from conformance.checks.known_failures import expected
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
@@ -67,8 +67,10 @@ LAWS = [name for name, check in CHECKS.items() if check.searches]
 TINY = load_golden("tiny").checkpoint.architecture
 
 
-def judged(check: str, candidate: Any, golden: Any = "tiny", dtype: str = "float32", *plan: Any, **known: Any) -> Any:
-    return run_check(Request.of(candidate, golden, "cpu", dtype, check, *plan, **known))
+def judged(
+    check: str, candidate: Any, golden: Any = "tiny", dtype: str = "float32", runs: int = 1, plan: Plan = USUAL, **known: Any
+) -> Any:
+    return run_check(Request.of(candidate, golden, "cpu", dtype, check, runs=runs, plan=plan, **known))
 
 
 def test_every_law_has_a_broken_candidate() -> None:

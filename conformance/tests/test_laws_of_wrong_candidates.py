@@ -92,7 +92,7 @@ BROKEN: Mapping[str, tuple[Candidate, str]] = {
 
 
 def _judged(candidate: object, law: str, dtype: str = "float32", examples: int = 20, seed: int = 0) -> Result:
-    return run_check(Request.of(candidate, "tiny", "cpu", dtype, law, 1, Plan(examples, seed)))
+    return run_check(Request.of(candidate, "tiny", "cpu", dtype, law, plan=Plan(examples, seed)))
 
 
 @pytest.mark.landing({"law": "batching", "dtype": "bfloat16"}, law=["batching", "padding-length"], dtype="float32")

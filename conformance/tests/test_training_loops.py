@@ -30,7 +30,6 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, step_of
 from conformance.oracle.training_run import TrainingRun
-from conformance.results.case import Case
 from conformance.results.result import Result
 
 GOLDEN = load_golden("tiny")
@@ -75,8 +74,8 @@ def test_parameters_that_are_not_finite_fail_alone() -> None:
 
 def test_without_the_bias_of_a_head_the_loss_is_unknown_and_only_the_steps_are_judged() -> None:
     frozen = replace(loop, frozen=("lm_head.unembedding.bias",))
-    assert gradients_alone(frozen, GOLDEN, Case("", "tiny")) == []
-    assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
+    assert gradients_alone(Request.of(frozen, GOLDEN)) == []
+    assert len(gradients_alone(Request.of(loop, GOLDEN))) == 1
 
 
 @pytest.mark.landing({"name": [*CORRECT][-1], "check": "schedule"}, name=[*CORRECT][::3], check="optimizer-step")
