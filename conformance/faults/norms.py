@@ -40,7 +40,7 @@ LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excl
 class _EpsilonOutside(Norm):
     def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
         """Return 1 / (σ + ε)."""
-        return 1.0 / (np.sqrt(self.variance_of(centred)) + self.epsilon)
+        return 1.0 / (np.sqrt(self.variance_in_any_form(x, centred)) + self.epsilon)
 
 
 class _OverPositions(Norm):
@@ -201,7 +201,7 @@ class _IdleLanes(Norm):
     def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
         """Return 1 / √(σ² + ε) with σ² = (Σ (x_h − μ)² + n μ²) / H, for n idle lanes of 0, from which the mean is subtracted."""
         share = idle_lanes(self.summed.shape[-1]) / self.summed.shape[-1]
-        return inverse_root(self.variance_of(centred) + mean * mean * share + self.epsilon)
+        return inverse_root(self.variance_in_any_form(x, centred) + mean * mean * share + self.epsilon)
 
 
 def _by_halves(step: Step, _: FaultContext) -> Step | None:

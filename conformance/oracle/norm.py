@@ -1,5 +1,6 @@
 """Residual sum and LayerNorm as one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,7 +9,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import Roundings
-from conformance.oracle.program import added, either, in_kernel, inverse_root, row_mean, together, value_of
+from conformance.oracle.program import Form, added, either, in_kernel, inverse_root, row_mean, together, value_of
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
@@ -43,11 +44,11 @@ class Normalizing(ProgramStep):
         """Return the variance, (..., 1), from the centred values."""
         return row_mean(centred * centred, self.degrees_lost)
 
-    def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
-        """Return r = 1/√(σ² + ε), (..., 1).
+    def variance_in_any_form(self, x: Array, centred: Array, *, also: Sequence[Form] = ()) -> Array:
+        """Return the variance, (..., 1), with the largest errors of its legal forms; `also` as for `either`.
 
-        The variance may be that of a single pass, mean(d²) − mean(d)² for d = x − k and a shift k: 0, or the element that is read
-        first (Chan, Golub and LeVeque 1983, section 3).
+        It may be that of a single pass, mean(d²) − mean(d)² for d = x − k and a shift k: 0, or the element that is read first
+        (Chan, Golub and LeVeque 1983, section 3).
         """
 
         def in_one_pass() -> Array:
@@ -55,16 +56,16 @@ class Normalizing(ProgramStep):
             m = row_mean(d)
             return row_mean(d * d) - m * m
 
-        can_be_one_pass = self.centred and not self.degrees_lost
-        variance = either(
-            x,
-            lambda: self.variance_of(centred),
-            *((in_one_pass,) if can_be_one_pass else ()),
-            also=(
-                lambda: together(self._variance, x),
-                *((lambda: row_mean(x * x) - mean * mean,) if can_be_one_pass else ()),
-            ),
-        )
+        return either(x, lambda: self.variance_of(centred), *((in_one_pass,) if self._can_be_one_pass else ()), also=also)
+
+    @property
+    def _can_be_one_pass(self) -> bool:
+        return self.centred and not self.degrees_lost
+
+    def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
+        """Return r = 1/√(σ² + ε), (..., 1)."""
+        of_squares = (lambda: row_mean(x * x) - mean * mean,) if self._can_be_one_pass else ()
+        variance = self.variance_in_any_form(x, centred, also=(lambda: together(self._variance, x), *of_squares))
         return either(
             x,
             lambda: inverse_root(variance + self.epsilon),

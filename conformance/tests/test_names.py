@@ -55,7 +55,8 @@ NOT_LOADED = (
 )
 DRAWN = "right(weight=normal(weight.shape, 0, weight) * {}, bias=None)"
 LOWEST = "right().index_fill(-1, torch.tensor([3]), -1e4)"
-OF_ROWS = {"rows-other": "right().roll(1, 0)", "tokens-other": "right().roll(1, 1)"}
+# Rows of several lengths have few elements that are judged in all of them; their tokens are compared one by one.
+OF_ROWS = {"rows": "right().roll(1, 0)", "tokens": "right().roll(1, 1)"}
 HEADS, POSITIONS = torch.arange(4.0)[:, None, None], torch.arange(16.0)
 WAVES = torch.sin(POSITIONS[:, None] - POSITIONS)
 
@@ -112,7 +113,7 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "half of an exchange": ("value-from-key", "tiny", BOTH, [changed("value", "right(**p.key)")]),
     "a pooler of BERT's deviation": ("parameters-initial", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.02))]),
     "a pooler of another deviation": ("-", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.025))]),
-    "idle lanes, no epsilon": ("norm-idle-lanes", "position-offset", "bfloat16", planted("norm-idle-lanes", 0)),
+    "idle lanes, no epsilon": ("norm-idle-lanes", "position-offset", "float32", planted("norm-idle-lanes", 0)),
     "the first layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 0)),
     "the last layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 2)),
     "a factor of the residual": ("residual-scaled/sublayer-scaled", "bert", "bfloat16", planted("residual-scaled", 1)),
@@ -136,7 +137,7 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     **{name: ("-", "tiny", "float32", planted(name, 1)) for name in ("norm-per-head", "heads-unsplit")},
     "another function": ("function-other", "tiny", "float32", planted("activation-softplus", 1)),
     # Of a mean or deviation: truncation towards zero makes results smaller, too, and here inputs are as coarse as the results.
-    **{f"{name} of {step}": (name, "tiny", "float32", [first(step, moved)])
+    **{f"other {name} of {step}": ("tokens-other", "tiny", "float32", [first(step, moved)])
        for name, moved in OF_ROWS.items() for step in ("activated", "inner")},
     "a lowest logit": ("parameters-other", "tiny", "float32", [changed("logits", LOWEST)]),
     "one factor of all": ("product-scaled", "tiny", BOTH, [changed("dense", "right(weight=weight * 1.5)", layers=(1,))]),
