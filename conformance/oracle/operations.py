@@ -52,12 +52,14 @@ def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Arr
 
 def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield the result of every order of a program: with the alternatives of every row, and of every element, that are nearest."""
+    computed: dict[tuple[Any, ...], tuple[Array, Array]] = {}
 
     @lru_cache(maxsize=4)  # The first run of an order is that of its first rows and elements as well.
     def run(*scripts: Script) -> tuple[Array, tuple[tuple[Script, ...], ...]]:
-        order = _Order(arithmetic, *map(_Choices, scripts))
+        forms, rows, elements = map(_Choices, scripts)
+        order = _Order(arithmetic, forms, rows, elements, computed)
         result = value_of(step.program(*(Rounded(parent, order) for parent in step.parents)))
-        others = (tuple(choices.others) for choices in (order.forms, order.rows, order.elements))
+        others = (tuple(choices.others) for choices in (forms, rows, elements))
         return arithmetic.storage.round(as_array(result)), tuple(others)
 
     def every(*fixed: Script) -> Iterator[Script]:
@@ -95,12 +97,19 @@ class _Choices:
 
 @dataclass(frozen=True)
 class _Order:
-    """An order of operations: the arithmetic, and the choices of forms and of the roundings of shared numbers and of elements."""
+    """An order of operations.
+
+    Attributes:
+        arithmetic: the arithmetic.
+        forms, rows, elements: the choices of forms, and of the roundings of shared numbers and of elements.
+        computed: result and error of each function that is computed in float32 and its operands, of which most orders share many.
+    """
 
     arithmetic: Arithmetic
     forms: _Choices
     rows: _Choices
     elements: _Choices
+    computed: dict[tuple[Any, ...], tuple[Array, Array]]
 
 
 @dataclass(eq=False)
@@ -150,12 +159,15 @@ class Rounded(Number):
 
     def together(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Return the rounded result of a function in float32, whose error is up to `LARGEST_DEVIATION` of its deviations."""
-        values = tuple(map(value_of, operands))
-        trace = Trace(
-            function(*(Traced(value) if isinstance(x, Rounded) else x for x, value in zip(operands, values, strict=True)))
-        )
-        error = LARGEST_DEVIATION * np.sqrt(trace.variance(IN_FLOAT32)) + trace.bound(IN_FLOAT32)
-        return self._near(trace.result.value, as_array(error))
+        values, computed = tuple(map(value_of, operands)), self.order.computed
+        key = (function.__code__, *(value.tobytes() for value in values))
+        if key not in computed:
+            trace = Trace(
+                function(*(Traced(value) if isinstance(x, Rounded) else x for x, value in zip(operands, values, strict=True)))
+            )
+            error = LARGEST_DEVIATION * np.sqrt(trace.variance(IN_FLOAT32)) + trace.bound(IN_FLOAT32)
+            computed[key] = trace.result.value, as_array(error)
+        return self._near(*computed[key])
 
 
 def _sides(x: Array, error: Array, r: Callable[[Array], Array]) -> tuple[Array, ...]:
