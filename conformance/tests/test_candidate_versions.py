@@ -9,17 +9,17 @@ from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.report.changes import EnvironmentChange, changes
-from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.changes import changes
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
 from conformance.results.records import ImplementationRecord, Results
-from conformance.tests.sample_records import checked, header, run
+from conformance.tests.sample_records import checked, header, report, run
 from conformance.tests.test_diff_report_trace_replay import BAD
 
 OLD = ImplementationRecord("my-package", "1.0", "my_package.conformance:bert")
 NEW = msgspec.structs.replace(OLD, version="1.1")
+VERSIONS = tuple(f"my-package {version}, {OLD.origin}" for version in ("1.0", "1.1"))
 
 
 def _results(*names: str, **fields: object) -> Results:
@@ -27,10 +27,7 @@ def _results(*names: str, **fields: object) -> Results:
 
 
 def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries(tmp_path: Path) -> None:
-    assert (
-        main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path)])
-        == 1
-    )
+    assert main(["run", "hf-eager", BAD, "--golden", "tiny", "--depth", "screen", "--in-process", "-o", str(tmp_path)]) == 1
     (found,) = read_results(tmp_path / "results.jsonl").headers
     ours = ("bert-conformance", metadata.version("bert-conformance"))
     assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "conformance.implementations.hugging_face:hf_eager")
@@ -46,34 +43,32 @@ def test_a_header_has_the_versions_of_the_runs_names_or_of_all_without_names() -
 
 
 def test_another_version_of_a_candidate_may_explain_a_change() -> None:
-    def differing(before: Results, after: Results) -> tuple[EnvironmentChange, ...]:
+    def differing(before: Results, after: Results) -> object:
         return changes(before, after).environment
 
     old, new = ({"mine": record, "other": record, "idle": record} for record in (OLD, NEW))
     before, after = _results("mine", "other", implementations=old), _results("mine", "other", implementations=new)
-    assert differing(before, after) == (EnvironmentChange("mine, other", "my-package 1.0", "my-package 1.1"),)
+    assert differing(before, after) == tuple((name, *VERSIONS) for name in ("mine", "other"))
     assert not differing(before, before)
     assert not differing(_results("mine", "other"), after)  # A file of an earlier version of the suite does not record it.
     moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
-    (rendered,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
-    assert rendered == EnvironmentChange("mine", "my_package.conformance:bert", "elsewhere:bert")
+    found = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
+    assert found == (("mine", VERSIONS[0], "my-package 1.0, elsewhere:bert"),)
     renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
-    assert renamed == (EnvironmentChange("yours", "my-package 1.0", "my-package 1.1"),)
+    assert renamed == (("yours", *VERSIONS),)
 
 
 def test_another_numpy_or_onnx_runtime_may_explain_a_change_and_an_unrecorded_one_does_not() -> None:
     before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
     assert changes(before, after).environment == (
-        EnvironmentChange("numpy", "2.4.5", "2.4.6"),
-        EnvironmentChange("onnxruntime", "none", "1.31.1"),
+        ("numpy", "2.4.5", "2.4.6"),
+        ("onnxruntime", "none", "1.31.1"),
     )
     assert not changes(_results("mine"), after).environment
 
 
 def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
-    page = REPORT_FORMATS["html"].of_results(
-        _results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1")
-    )
+    page = report("html", _results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
     assert "my_package.conformance:bert" in page
     assert ">1.0</td>" in page
     assert ">1.1</td>" not in page
@@ -81,7 +76,7 @@ def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
     assert ">1.31.1</td>" in page
     unregistered = "unknown, as of any that is not registered"
     assert unregistered not in page
-    assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
+    assert unregistered in report("html", _results("mine"))
 
 
 def test_runs_may_have_goldens_at_several_paths() -> None:

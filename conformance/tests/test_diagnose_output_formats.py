@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from conformance.cli.diagnose_formats import FORMATS, OutputFormat
+from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.outputs_file import read
 from conformance.diagnosis.tables import printed_text

@@ -91,7 +91,7 @@ def test_the_correct_network_is_judged_whatever_the_time_limit() -> None:
 def test_the_command_accepts_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, file = _write(tmp_path), tmp_path / "outputs.json"
     file.write_text(json.dumps({**{k: v.tolist() for k, v in INPUTS.items()}, **_two_faults()}))
-    call = ["diagnose", "--checkpoint", str(folder), "--outputs", str(file), "--time-limit"]
+    call = ["diagnose", "--checkpoint", str(folder), str(file), "--time-limit"]
     for limit in ("soon", "0", "-1", "nan"):
         with pytest.raises(SystemExit, match="2"):
             main([*call, limit])

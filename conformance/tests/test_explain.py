@@ -69,7 +69,6 @@ def test_a_fault_is_described_with_its_equation_and_places() -> None:
     sections = dict(entries("norm-variance")[0].sections)
     assert sections["equation with the mistake"] == ("σ² = Σ (x − μ)² / (n − 1)",)
     assert "encoder.layer.N.output.LayerNorm  (batch × position × hidden_size)" in sections["acts at"]
-    assert "matched filter" in sections["how it is recognised"][0]
 
 
 def tanh_gelu(checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
@@ -141,15 +140,12 @@ def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
     ("written", "answer"),
     [
         ("temperature", "did you mean softmax-temperature"),
-        ("temprature", "did you mean softmax-temperature"),
         ("norm-varience", "did you mean norm-variance"),
         ("globel rms", "did you mean global rms"),
-        ("accuracy", "it occurs in the meaning of sigma"),
-        ("probability", "it occurs in the meaning of limit, z, false alarm"),
         ("sdpa", "`bert-conformance explain` lists every name"),
     ],
 )
-def test_an_unknown_name_is_answered_with_near_names_else_with_those_that_mention_it(written: str, answer: str) -> None:
+def test_an_unknown_name_is_answered_with_near_names(written: str, answer: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         entries(written)
     assert str(caught.value).partition("; ")[2].startswith(answer)

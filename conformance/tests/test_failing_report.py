@@ -16,14 +16,12 @@ from conformance.model.activations import table
 from conformance.model.architecture import Dense
 from conformance.model.batch import Batch
 from conformance.oracle import Network
-from conformance.report.coverage_sentences import smallest
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import findings, layers_of
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.places import tokens
 from conformance.report.representations import case_text
 from conformance.report.run import PADDING, RunView
-from conformance.report.unexposed_steps import not_exposed, unexposed_steps
+from conformance.report.unexposed_steps import not_exposed, possibly_before, unexposed_steps
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import (
@@ -34,7 +32,7 @@ from conformance.results.records import (
 )
 from conformance.results.to_records import activation_records
 from conformance.tests.planted_mistakes import MadeOf, Planted
-from conformance.tests.sample_records import activation, checked, header, run
+from conformance.tests.sample_records import activation, checked, header, report, run
 
 CASE = Case("a", "b")
 LAST = "encoder.layer.1.output.LayerNorm"
@@ -73,13 +71,14 @@ def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_
     names, first = list(table(LEAST)), "encoder.layer.0.output.LayerNorm"
     scores, probs = (f"encoder.layer.1.attention.self.{name}" for name in ("scores", "probs"))
     for place, exposed, text in (
-        (probs, [name for name in names if name != scores], f"or the step before it that is not exposed: {scores}"),
-        (LAST, [first, LAST], f"or one of the 11 steps between {first} and it, which are not exposed (3 more only copy)"),
-        (LAST, [LAST], "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"),
+        (probs, [name for name in names if name != scores], f"the unexposed one before it: {scores}"),
+        (LAST, [first, LAST], "11 unexposed ones before it, after layer 0, output.LayerNorm (3 more only copy)"),
+        (LAST, [LAST], "27 unexposed ones before it, after the token ids (7 more only copy)"),
         (LAST, names, ""),
     ):
-        assert str(unexposed_steps(place, _records(names, exposed))) == text
-    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
+        said = possibly_before([place], _records(names, exposed))
+        assert said == (f"It may be in this step or in {text}" if text else "")
+    said = possibly_before([LAST], _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST]))
     assert said.startswith(
         "It may be in this step or in 20 unexposed ones before it, after embeddings.LayerNorm and layer 0, output.d"
     )
@@ -193,11 +192,8 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
 )
 def test_padding_is_found_in_a_mask_of_tokens_and_in_one_of_pairs(mask: list[Any], has_padding: bool) -> None:
     found = CounterexampleRecord("tiny", {"input_ids": [[7, 3, 5]], "attention_mask": mask}, {}, [], "")
-    shown = REPORT_FORMATS["text"].of_results(
-        merged([run(checked(CASE, "fail", (activation(CASE, LAST, 9.0),), counterexample=found))])
-    )
+    shown = report("text", merged([run(checked(CASE, "fail", (activation(CASE, LAST, 9.0),), counterexample=found))]))
     assert (PADDING in shown) is has_padding
-    assert smallest("values", found)[1].startswith("  7 3 [5]" if has_padding else "  7 3 5")
     (row,) = tokens(found, [], None)
     assert [token.masked for token in row] == [False, False, has_padding]
 

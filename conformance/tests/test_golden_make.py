@@ -22,8 +22,8 @@ from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.shipped_goldens import RECIPES
 from conformance.judge.verify_goldens import verify
 from conformance.model.checkpoint import content_digest
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.file import read_results
+from conformance.tests.sample_records import report
 from conformance.tests.test_diff_report_trace_replay import BAD
 from conformance.tests.test_own_checkpoints import _write
 
@@ -56,7 +56,7 @@ def copy(home: Path, tmp_path: Path) -> Path:
 
 
 def _run(*arguments: str, out: Path) -> int:
-    return main(["run", *arguments, "--out", str(out)])
+    return main(["run", *arguments, "-o", str(out)])
 
 
 def _made(home: Path, *arguments: str) -> int:
@@ -64,7 +64,7 @@ def _made(home: Path, *arguments: str) -> int:
 
 
 def test_a_golden_that_was_made_is_used_again_and_recorded_with_its_digests(home: Path, tmp_path: Path) -> None:
-    assert _run("-i", "hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
+    assert _run("hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
     results = read_results(tmp_path / "results.jsonl")
     assert [c.golden for c in results.checks] == ["mine", "tiny"]
     (header,) = results.headers
@@ -135,13 +135,13 @@ def test_diff_trace_power_and_verify_accept_a_golden_by_its_path(home: Path, tmp
 
 def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path, tmp_path: Path, capsys: Told) -> None:
     mine = str(home / "mine")
-    assert _run("-i", BAD, "--golden", mine, out=tmp_path) == 1
+    assert _run(BAD, "--golden", mine, out=tmp_path) == 1
     (left,) = (tmp_path / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
     assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
-    page = unescape(REPORT_FORMATS["html"].of_results(read_results(tmp_path / "results.jsonl")))
-    assert f"bert-conformance run -i {BAD} --golden {mine}" in page
+    page = unescape(report("html", read_results(tmp_path / "results.jsonl")))
+    assert f"bert-conformance run {BAD} --golden {mine}" in page
 
 
 def _entry(folder: Path, *, whole: bool = True, **changes: Any) -> None:
@@ -198,7 +198,7 @@ def test_an_altered_golden_is_one_clear_error(damage: str, copy: Path, tmp_path:
     _entry(copy / "mine", source=str(copy / "my-bert"))
     assert load_golden(copy / "mine").checkpoint  # It is verified once for each process.
     damages(copy)
-    assert _run("-i", "hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
+    assert _run("hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
     rendered = capsys.readouterr().err
     assert words in rendered
     assert len(rendered.splitlines()) == 1
@@ -260,7 +260,7 @@ def test_a_path_that_is_not_a_golden_is_a_usage_error(
     assert load_golden("tiny").activations  # The name of a shipped golden takes precedence over a folder.
     with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
         load_golden(Path("nowhere"))
-    run = ["run", "-i", "hf-eager", "--out", "out", "--golden", golden]
+    run = ["run", "hf-eager", "-o", "out", "--golden", golden]
     for command in (run, ["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
         assert main(command) == 2
         assert words in capsys.readouterr().err
@@ -282,7 +282,7 @@ def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one
 
 def test_two_goldens_with_the_same_name_cannot_be_used_in_one_run(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
     both = ("--golden", str(home / "mine"), "--golden", str(copy / "mine"))
-    assert _run("-i", "hf-eager", *both, out=tmp_path / "out") == 2
+    assert _run("hf-eager", *both, out=tmp_path / "out") == 2
     assert "another requested golden is also named 'mine'" in capsys.readouterr().err
 
 

@@ -22,11 +22,9 @@ from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
 from conformance.oracle.accumulation import Accumulation
-from conformance.report.junit import junit
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon
-from conformance.tests.sample_records import write_lines
+from conformance.tests.sample_records import report, write_lines
 
 
 def _raises(error: Any) -> Any:
@@ -331,11 +329,11 @@ HOSTILE = "```\n```\n# Conforms\n<script>alert(1)</script> | a | b \ufffe \x00"
 def test_hostile_texts_are_escaped_in_markdown_and_junit() -> None:
     odd = MadeOf(lambda f: {**f, "`<b>|x`": f["pooler.dense"]})
     results = results_of([check(_raises(RuntimeError(HOSTILE))), check(odd, depth="screen")])
-    text = REPORT_FORMATS["markdown"].of_results(results)
+    text = report("markdown", results)
     assert len(re.findall("^`{3,}", text, re.MULTILINE)[0]) == 4
     (row,) = [line for line in text.splitlines() if line.startswith("&#96;")]
     assert "<b>" not in row
-    ElementTree.fromstring(junit(results))
+    ElementTree.fromstring(report("junit", results))
 
 
 def test_runs_in_one_file_or_in_several_are_counted_together_and_reported_apart(
@@ -345,7 +343,7 @@ def test_runs_in_one_file_or_in_several_are_counted_together_and_reported_apart(
     for candidate in (HuggingFace("sdpa"), Planted(epsilon(0))):
         globals()["same"] = candidate  # under one name
         name = f"{__name__}:same"
-        main(["run", "-i", name, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path)])
+        main(["run", name, "--golden", "tiny", "--depth", "screen", "--in-process", "-o", str(tmp_path)])
         contents.append((tmp_path / "results.jsonl").read_text())
     passed, failed, both = (tmp_path / f"{name}.jsonl" for name in ("passed", "failed", "both"))
     write_lines(contents[0].replace('"device":"cpu"', '"device":"xpu"').splitlines(), passed)
@@ -370,9 +368,9 @@ crashing = _raises(RuntimeError("out of luck"))
         (["trace", "hf-eager", "--golden", "sinusoidal"], 2),
         (["diff", "hf-eager", f"{__name__}:crashing"], 1),
         (["report", "nowhere.jsonl"], 2),
-        (["run", "-i", "hf-eager", "--golden", "tiny", "--out", "/proc/x"], 2),
-        (["run", "-i", "hf-eager", "--text", "hello"], 2),
-        (["run", "-i", "no_such_module:bert", "--golden", "tiny"], 2),
+        (["run", "hf-eager", "--golden", "tiny", "-o", "/proc/x"], 2),
+        (["run", "hf-eager", "--text", "hello"], 2),
+        (["run", "no_such_module:bert", "--golden", "tiny"], 2),
         (["replay", "nowhere.safetensors"], 2),
     ],
 )

@@ -14,7 +14,6 @@ import pytest
 from conformance import check
 from conformance.report.document import Span
 from conformance.report.drawings import Points
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.places import network
 from conformance.report.representations import results_fragment
 from conformance.report.run import candidate_checks
@@ -22,6 +21,7 @@ from conformance.results.records import CaseRecords, GoldenRecord, Note, Results
 from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import Planted, epsilon
 from conformance.tests.sample_pages import HOSTILE, renamed, sample
+from conformance.tests.sample_records import report
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
 
@@ -63,7 +63,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    return REPORT_FORMATS["html"].of_results(sample())
+    return report("html", sample())
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_failures_come_first_with_their_place_and_cause(shown: Page) -> None:
 
 
 def test_a_failure_has_its_tokens_a_command_and_a_script(shown: Page) -> None:
-    assert "bert-conformance run -i attends-to-padding --golden tiny --check padding-length" in shown.text
+    assert "bert-conformance run attends-to-padding --golden tiny --check padding-length" in shown.text
     assert "from conformance import Batch, load_golden" in shown.text
     assert any("token" in found.split() for found in shown.attribute("class"))
 
@@ -131,7 +131,7 @@ def test_ten_failing_candidates_on_six_goldens_stay_under_three_megabytes() -> N
     case = _case("two-mistakes")
     layers = {"tiny": 2, "edges": 2, "deep": 12, "wide": 1, "sinusoidal": 2, "minilm": 6}
     cases = [renamed(_deepened(case, n), f"candidate-{k}", golden=g) for k in range(10) for g, n in layers.items()]
-    made = REPORT_FORMATS["html"].of_results(Results((), tuple(cases), None))
+    made = report("html", Results((), tuple(cases), None))
     assert len(made.encode()) < 3_000_000
     assert made.count("<article") == 60
 
@@ -153,7 +153,7 @@ def _case(name: str) -> CaseRecords:
 
 
 def _page(*cases: CaseRecords, headers: tuple[Any, ...] = (), notes: tuple[Note, ...] = ()) -> Page:
-    return Page(REPORT_FORMATS["html"].of_results(Results(headers, cases, None, notes)))
+    return Page(report("html", Results(headers, cases, None, notes)))
 
 
 def test_a_skipped_check_does_not_hide_that_the_others_pass() -> None:
@@ -185,7 +185,7 @@ def test_the_command_repeats_the_failed_search_and_uses_the_runs_own_checkpoint(
     mine = GoldenRecord(0, "0", "1", "checkpoint:/models/my bert")
     other = msgspec.structs.replace(header, goldens={"mine": mine}, seed=7, examples=200)
     text = _page(renamed(_case("attends-to-padding"), "x", golden="mine"), headers=(header, other)).text
-    assert "bert-conformance run -i x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in text
+    assert "bert-conformance run x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in text
 
 
 def test_in_a_notebook_results_are_fragments_with_separate_links() -> None:

@@ -288,14 +288,14 @@ def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
         f"import os\nwith open({str(imports)!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
         "from conformance.implementations.making_bert import making_bert\n"
     )
-    assert main(["run", "-i", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    assert main(["run", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "-o", str(tmp_path)]) == 0
     assert len(imports.read_text().split()) == 1
 
 
 def test_a_script_that_runs_the_suite_when_it_is_imported_is_named_as_the_cause(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        f"from conformance.cli import main\nmain(['run', '-i', 'making-bert', '--golden', 'tiny', '--out', {str(tmp_path)!r}])\n"
+        f"from conformance.cli import main\nmain(['run', 'making-bert', '--golden', 'tiny', '-o', {str(tmp_path)!r}])\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert 'if __name__ == "__main__"' in done.stderr

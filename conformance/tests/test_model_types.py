@@ -115,8 +115,8 @@ def test_a_wrong_number_of_heads_read_by_candidate_and_oracle_conforms_and_is_re
     config = json.loads((folder / "config.json").read_text())
     heads = 2 * config["num_attention_heads"]
     (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": heads}))
-    screen = ["--depth", "screen", "--in-process", "--out", str(tmp_path / "out")]
-    assert main(["run", "-i", "hf-eager", "--checkpoint", str(folder), *screen]) == 0
+    screen = ["--depth", "screen", "--in-process", "-o", str(tmp_path / "out")]
+    assert main(["run", "hf-eager", "--checkpoint", str(folder), *screen]) == 0
     rendered = " ".join(capsys.readouterr().out.split())
     assert f"bert: num_attention_heads {heads}, layer_norm_eps" in rendered
     assert "confirmed by nothing else" in rendered
@@ -124,7 +124,7 @@ def test_a_wrong_number_of_heads_read_by_candidate_and_oracle_conforms_and_is_re
         hidden = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state
     outputs = tmp_path / "out.json"
     outputs.write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden.double().numpy().round(4).tolist()}))
-    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(outputs)]) == 0
+    assert main(["diagnose", "--checkpoint", str(folder), str(outputs)]) == 0
     assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
-    assert main(["run", "-i", "hf-eager", "--golden", "tiny", *screen[:-1], str(tmp_path / "tiny")]) == 0
+    assert main(["run", "hf-eager", "--golden", "tiny", *screen[:-1], str(tmp_path / "tiny")]) == 0
     assert "confirmed by nothing else" not in capsys.readouterr().out

@@ -61,8 +61,8 @@ def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
     folder, batch, out = _write(tmp_path / "my-bert"), tmp_path / "batch.json", tmp_path / "out"
     batches = {"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 0]]}}
     batch.write_text(json.dumps(batches))
-    on = ["--checkpoint", str(folder), "--batch", str(batch), "--in-process", "--out", str(out)]
-    assert main(["run", "-i", "hf-eager", "-i", "making-bert", *on]) == 0
+    on = ["--checkpoint", str(folder), "--batch", str(batch), "--in-process", "-o", str(out)]
+    assert main(["run", "hf-eager", "making-bert", *on]) == 0
     results = read_results(out / "results.jsonl")
     assert {c.golden for c in results.checks} == {"my-bert"}
     assert {a.batch for a in results.activations} == {"a", "b"}
@@ -70,9 +70,9 @@ def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
 
 def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> None:
     folder, out = _write(tmp_path / "my-bert", heads=False), tmp_path / "out"
-    on = ["--checkpoint", str(folder), "--in-process", "--out", str(out)]
-    assert main(["run", "-i", "hf-eager", *on]) == 0
-    assert main(["run", "-i", "conformance.tests.test_diff_report_trace_replay:bad", *on]) == 1
+    on = ["--checkpoint", str(folder), "--in-process", "-o", str(out)]
+    assert main(["run", "hf-eager", *on]) == 0
+    assert main(["run", "conformance.tests.test_diff_report_trace_replay:bad", *on]) == 1
     (left,) = (out / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
 

@@ -38,8 +38,8 @@ from conformance.cli import main
 from conformance.errors import CandidateNameError, PluginError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.mapped import MappedModule
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.suite.parametrize import BoundCheck, CheckError
+from conformance.tests.sample_records import report
 
 CHECKPOINT = load_golden("tiny").checkpoint
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
@@ -248,20 +248,20 @@ def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_preve
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     goldens = [word for name in ("tiny", "deep", "edges") for word in ("--golden", name)]
-    command = ["run", "-i", "conformance.tests.test_registration:unfit", *goldens, "--in-process", "--out", str(tmp_path)]
+    command = ["run", "conformance.tests.test_registration:unfit", *goldens, "--in-process", "-o", str(tmp_path)]
     assert main(command) == 1
     capsys.readouterr()
     results = read_results(tmp_path / "results.jsonl")
     assert results.footer
     assert (results.footer.ran, results.footer.outcomes) == (0, {"error": 3})
     for form in ("text", "markdown"):
-        rendered = " ".join(REPORT_FORMATS[form].of_results(results).replace("\\", "").split())
+        rendered = " ".join(report(form, results).replace("\\", "").split())
         assert rendered.count("no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?") == 1
         assert "the same error in 2 more checks: on deep, cpu, float32; on edges, cpu, float32" in rendered
-    page = REPORT_FORMATS["html"].of_results(results)
+    page = report("html", results)
     assert "could not be judged" in page
     assert "does not conform" not in page
-    suite = ElementTree.fromstring(REPORT_FORMATS["junit"].of_results(results))
+    suite = ElementTree.fromstring(report("junit", results))
     assert len(suite.findall(".//error")) == 3
     assert main([*command, "--resume"]) == 1
     assert read_results(tmp_path / "results.jsonl").footer == results.footer
@@ -269,8 +269,8 @@ def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_preve
 
 def test_different_errors_are_each_reported(tmp_path: Path) -> None:
     names = [f"-i=conformance.tests.test_registration:{name}" for name in ("unfit", "other_unfit")]
-    assert main(["run", *names, "--golden", "tiny", "--in-process", "--out", str(tmp_path)]) == 1
-    rendered = REPORT_FORMATS["text"].of_results(read_results(tmp_path / "results.jsonl"))
+    assert main(["run", *names, "--golden", "tiny", "--in-process", "-o", str(tmp_path)]) == 1
+    rendered = report("text", read_results(tmp_path / "results.jsonl"))
     assert [words in rendered for words in ("layer_norn", "tokenz", "the same error")] == [True, True, False]
 
 

@@ -7,13 +7,12 @@ import pytest
 from conformance import check
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, FaultRecord
 from conformance.results.to_records import records_of
 from conformance.tests.planted_mistakes import MadeOf, Planted, epsilon, tanh_gelu
-from conformance.tests.sample_records import activation, checked, run
+from conformance.tests.sample_records import activation, checked, report, run
 
 SENTENCE = "GELU is computed with tanh, where the architecture has erf"
 NORM = "encoder.layer.0.attention.output.LayerNorm"
@@ -30,7 +29,7 @@ def tanh() -> list[CaseRecords]:
 
 
 def _text(*cases: CaseRecords, form: str = "text") -> str:
-    return " ".join(REPORT_FORMATS[form].of_results(merged([run(*cases)])).split())
+    return " ".join(report(form, merged([run(*cases)])).split())
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])

@@ -63,10 +63,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
     for name, (failing, _) in CASES.items():
-        assert (
-            main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "--out", str(out / name)])
-            == 1
-        )
+        assert main(["run", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "-o", str(out / name)]) == 1
     return out
 
 
@@ -126,7 +123,7 @@ def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left
 
 
 def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, command: Command) -> None:
-    run = ("run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--in-process", "--out", tmp_path)
+    run = ("run", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--in-process", "-o", tmp_path)
     assert command(*run).code == 0
     ended = command("replay", tmp_path / "results.jsonl")
     assert (ended.code, "nothing failed there" in ended.err) == (2, True)
@@ -201,7 +198,7 @@ def test_the_script_of_a_function_in_a_file_and_of_a_class_of_modules_reproduces
 ) -> None:
     (tmp_path / "adaptor.py").write_text(f"from {HERE} import halved\n\nmade = lambda *arguments: halved.prepare(*arguments)\n")
     name = implementation.format(folder=tmp_path)
-    run = ("run", "-i", name, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", tmp_path)
+    run = ("run", name, "--golden", "tiny", "--depth", "screen", "--in-process", "-o", tmp_path)
     assert command(*run).code == 1
     done = run_python(str(_left(tmp_path, ".py")))
     assert (done.returncode, "off by" in done.stdout) == (1, True), done.stderr
@@ -277,8 +274,8 @@ REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
 
 
 def test_required_activations_are_required_again_and_by_the_pages_command(tmp_path: Path) -> None:
-    run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
-    assert main([*run, "--depth", "screen", "--out", str(tmp_path)]) == 1
+    run = ["run", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
+    assert main([*run, "--depth", "screen", "-o", str(tmp_path)]) == 1
     (left,) = (tmp_path / "failures").glob("*.safetensors")
     for file in (tmp_path / "results.jsonl", left):
         (again,) = replayed(file)
@@ -286,16 +283,16 @@ def test_required_activations_are_required_again_and_by_the_pages_command(tmp_pa
         assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in again.reason
     results = read_results(tmp_path / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith("bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'")
+    assert again.startswith("bert-conformance run hf-sdpa --golden tiny --require-activations '*.scores'")
 
 
 def test_a_failure_that_cannot_be_replayed_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _write(tmp_path / "tiny-bert")
-    run = ["run", "-i", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
-    assert main([*run, "--out", str(tmp_path / "out")]) == 1
+    run = ["run", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
+    assert main([*run, "-o", str(tmp_path / "out")]) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith(f"bert-conformance run -i {HIDING} --checkpoint {folder}")
+    assert again.startswith(f"bert-conformance run {HIDING} --checkpoint {folder}")
     shutil.rmtree(folder)
     cannot, can = replayed(tmp_path / "out" / "results.jsonl")
     assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert"), "error", 2)
@@ -315,7 +312,7 @@ def test_a_failure_of_a_candidate_in_a_file_is_replayed_from_another_folder(
         f"bad = MadeOf(lambda found: {{n: v * (2 if n == {LAST!r} else 1) for n, v in found.items()}})\n"
     )
     monkeypatch.chdir(home)
-    assert main(["run", "-i", "moved.py:bad", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", "out"]) == 1
+    assert main(["run", "moved.py:bad", "--golden", "tiny", "--depth", "screen", "--in-process", "-o", "out"]) == 1
     (left,) = (home / "out" / "failures").glob("*.safetensors")
     monkeypatch.chdir(other)
     for file in (left, home / "out" / "results.jsonl"):

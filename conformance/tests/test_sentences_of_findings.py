@@ -17,15 +17,12 @@ from conformance.numerics.formats import Array
 from conformance.report.coverage_sentences import headline
 from conformance.report.diagnosis_report import document
 from conformance.report.document import markdown
-from conformance.report.output_formats import REPORT_FORMATS
-from conformance.report.run import RunView
 from conformance.report.run import document as run_document
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import CaseRecords, FaultRecord
-from conformance.results.to_records import records_of
 from conformance.suite.parametrize import BoundCheck
-from conformance.tests.sample_records import activation, checked, run
+from conformance.tests.sample_records import activation, checked, report, run
 from conformance.tests.test_failing_report import _with
 
 CASE = Case("a", "b")
@@ -131,7 +128,7 @@ def test_autocast_of_layers_that_expose_only_their_results_is_one_finding() -> N
 
 
 def _reported(case: CaseRecords) -> str:
-    return REPORT_FORMATS["text"].of_results(merged([run(case)]))
+    return report("text", merged([run(case)]))
 
 
 def test_the_origins_that_are_shown_are_the_first_and_those_with_the_largest_local_rms() -> None:
@@ -163,19 +160,6 @@ def test_the_counts_of_a_run_add_up_and_its_title_tells_errors_from_failures() -
     assert run_document(results).title == "3 of 6 candidates do not conform, 1 could not be judged, 1 skipped"
     assert run_document(merged([run(unable, *cases[3:])])).title == "1 of 3 candidates could not be judged, 1 skipped"
     assert run_document(merged([run(*cases[3:])])).title == "1 of 2 candidates: all conforms, 1 skipped"
-
-
-@pytest.mark.parametrize(
-    ("depth", "absent"),
-    [("screen", ("global rms", "amplitude", "z", "estimate")), ("full", ("amplitude", "z"))],
-    ids=["screen", "full"],
-)
-def test_the_legend_has_only_what_the_report_shows(depth: Any, absent: tuple[str, ...]) -> None:
-    case = records_of(check(_with(_scaled_by_the_width), "tiny", depth=depth))
-    terms = {name for name, _ in RunView(merged([run(case)])).terms}
-    assert terms.isdisjoint(absent)
-    assert {"sigma", "origin", "local rms", "limit"} <= terms
-    assert ("estimate" in terms) == (depth == "full")
 
 
 def test_a_bound_check_is_shown_as_its_case() -> None:
