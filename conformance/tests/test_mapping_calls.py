@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import CandidateError, OutputMap, check, golden_of, load_golden
+from conformance import CandidateError, check, golden_of, load_golden
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.call import calls
-from conformance.mapping.forward_pass import PROBE, batch_for
+from conformance.mapping.forward_pass import batch_for
 from conformance.mapping.implementation import implementation_of
-from conformance.mapping.mapped import MappedModule, proposed
+from conformance.mapping.mapped import proposed
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
 from conformance.tests.third_party_models import proposal, stranger
@@ -91,14 +91,6 @@ def test_usual_names_of_sizes_are_known(factory: Callable[..., Any]) -> None:
     assert builder_of(factory, "F").text == f"F({', '.join(f'{name}=a.{size}' for name, size in given)})"
 
 
-def test_sizes_at_their_defaults_are_named_where_no_known_argument_sets_them() -> None:
-    assert builder_of(stranger("styles:SizedBert"), "SizedBert").open == (
-        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
-        "defaults; give a function that sets them",
-    )
-    assert not builder_of(stranger("packed:PackedBert"), "PackedBert").open
-
-
 def takes_any_keyword(**sizes: int) -> None: ...
 
 
@@ -115,15 +107,6 @@ def test_an_object_that_builds_nothing_or_has_no_names_of_arguments_is_a_usage_e
         proposed(given, "F", "home")
 
 
-def build_usual(vocab, hidden, layers, heads, intermediate, maxlen, segments, eps):  # type: ignore[no-untyped-def]
-    return stranger("annotated:AnnotatedBert")(vocab, hidden, layers, heads, intermediate, maxlen, segments, eps)
-
-
-def test_a_function_that_builds_a_module_from_usual_sizes_is_a_candidate() -> None:
-    result = check(as_implementation(build_usual), "tiny", depth="screen")
-    assert result.outcome == "pass", str(result)
-
-
 @pytest.mark.parametrize(
     "prepare",
     [
@@ -136,14 +119,6 @@ def test_a_function_that_builds_a_module_from_usual_sizes_is_a_candidate() -> No
 def test_a_function_that_is_called_like_prepare_is_a_candidate_whatever_its_arguments_are_called(prepare: Any) -> None:
     assert as_implementation(prepare).prepare is prepare
     assert check(as_implementation(prepare), "tiny", depth="screen").outcome == "pass"
-
-
-def test_the_refusal_of_another_function_ends_with_the_command_that_maps_it() -> None:
-    def builds(zeta: int, eta: int) -> None:
-        raise AssertionError
-
-    with pytest.raises(UsageError, match=rf"run: bert-conformance map {__name__}:builds -o adaptor.py$"):
-        as_implementation(builds)
 
 
 # How a module is called.
@@ -189,13 +164,6 @@ def of_torch(self: Any, input_ids: torch.LongTensor, segments: Any, mask: torch.
 )
 def test_arrays_are_told_from_positions_settings_and_annotations(forward: Callable[..., Any], call: str) -> None:
     assert next(iter(calls(_module(forward)))).arguments == call
-
-
-def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names_come_last() -> None:
-    module = _module(lambda self, tokens, segments, max_len=None, mask=None, valid=None: None)
-    tried = [call.arguments for call in calls(module)]
-    places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
-    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
@@ -272,22 +240,6 @@ def test_a_module_of_packed_tokens_is_mapped_by_value_and_unpacked(name: str) ->
     result = check(implementation_of(mapped), "tiny", depth="screen")
     assert (result.outcome, result.note) == ("pass", "")
     assert result.coverage[0] >= 24
-
-
-def test_a_text_without_attention_in_a_module_of_packed_tokens_is_placed_and_the_guessed_mask_is_repeated() -> None:
-    form = "the form of the mask is not certain: the attention probabilities match in 0 of 3 layers with model(batch.input_ids"
-    result = check(MappedModule(stranger("masked:SkippedTextBert"), "SkippedTextBert"), "tiny")
-    assert result.outcome == "fail"
-    assert form in result.note
-    said = " ".join(str(result).split())
-    assert form in said
-    assert "all at batch row 1" in said
-    assert {v.activation.rpartition(".")[2] for v in result.origins} == {"context"}
-
-
-def test_packed_rows_of_another_number_than_real_tokens_are_refused() -> None:
-    with pytest.raises(CandidateError, match="3 rows, expected one for each of the 46 real tokens"):
-        OutputMap(("embeddings.LayerNorm",), packed=True).show(torch.zeros(3, 24), batch_for(PROBE).on("cpu"))
 
 
 # Modules that cannot be called.

@@ -1,7 +1,6 @@
 """Programs as candidates: a correct one conforms with every file format, and each misbehaviour is reported as a failure of the
 program."""
 
-import json
 import shlex
 import shutil
 import sys
@@ -202,16 +201,3 @@ def test_a_wrong_epsilon_in_a_program_is_named_and_replayed_and_its_script_conta
     capsys.readouterr()
     assert main(["replay", str(left)]) == 1
     assert "epsilon: estimated epsilon = 1e-05" in capsys.readouterr().out
-
-
-def test_a_program_is_traced_and_compared(beside_clients: Path, tmp_path: Path) -> None:
-    name, saved = python(beside_clients / "numpy_bert.py"), tmp_path / "trace.safetensors"
-    assert main(["trace", name, "-o", str(saved)]) == 0
-    assert main(["diff", str(saved), name]) == 0
-
-
-def test_clients_are_short_and_explain_prints_their_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "cmd:", "--format", "json"]) == 0
-    (entry,) = json.loads(capsys.readouterr().out)
-    for path in map(Path, entry["sections"]["clients to copy"]):
-        assert len(path.read_text("utf-8").splitlines()) < 60

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 from conformance import Batch, check, golden_of
 from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
-from conformance.judge.judged_elements import judged_elements
 from conformance.judge.local_error import judge_locally
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -76,13 +75,6 @@ def test_an_embedding_that_depends_on_padding_or_on_other_rows_fails_at_the_embe
 def test_an_embedding_computed_in_another_way_obeys_the_laws(law: str, dtype: str) -> None:
     result = run_check(Request.of(embedding(in_float64), GOLDEN, "cpu", dtype, law, plan=Plan(10)))
     assert result.outcome == "pass", result.reason
-
-
-def test_a_sentence_is_judged_where_the_tokens_that_it_depends_on_are_attended_to() -> None:
-    batch = Batch.of({"input_ids": [[1, 2, 3], [0, 4, 5]], "attention_mask": [[1, 1, 1], [0, 1, 1]]})
-    for pooling, judged in (("mean", [True, True]), ("last", [True, True]), ("cls", [True, False])):
-        row = table(ARCHITECTURE.with_(pooling=pooling, normalize=True))[EMBEDDING]
-        assert judged_elements(row, batch, (2, 1))[:, 0].tolist() == judged
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean-sqrt-length", "weighted-mean"])
