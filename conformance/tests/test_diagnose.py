@@ -1,7 +1,6 @@
 """Diagnosis of closed systems: outputs of Hugging Face's BERT with mistakes made by configuration or patches."""
 
 import json
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from conformance.diagnosis import Diagnosis, OutputTable, diagnose
 from conformance.diagnosis.outputs import filled, unit
 from conformance.diagnosis.tables import PrintedNumber, tables
 from conformance.errors import UsageError
-from conformance.model.batch import Batch
 from conformance.model.sentence_transformers import truncated_dimensions
 from conformance.report.diagnosis_report import document
 from conformance.report.document import markdown
@@ -173,15 +171,6 @@ def test_a_part_of_a_table_is_enough() -> None:
     assert (rounded.conforms, rounded.digits) == (True, 3.0)
 
 
-def test_texts_of_which_no_number_was_printed_are_not_used() -> None:
-    lengths = np.array([5, 9, 7])  # the longest text is not printed
-    mask = (np.arange(9) < lengths[:, None]).astype(int)
-    texts = Batch.of({"input_ids": np.arange(27).reshape(3, 9) + 3, "attention_mask": mask})
-    numbers = np.random.default_rng(0).standard_normal((2, CHECKPOINT.architecture.hidden_size))
-    embedding = OutputTable(numbers, {"rows": [0, 2]})
-    assert not diagnose(CHECKPOINT, texts, {"embedding": embedding}, pooling="mean", time_limit=1.0).conforms
-
-
 def test_an_unexplained_difference_is_reported_as_such() -> None:
     hidden = _hidden(_model())
     noise = 0.05 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
@@ -278,19 +267,6 @@ def test_a_bad_file_or_option_is_refused_with_the_place_and_the_reason(folder: P
     for options, said in OPTIONS.items():
         assert _call(folder, good, *options) == 2, options
         assert said in capsys.readouterr().err, options
-
-
-def test_the_message_for_missing_inputs_has_a_complete_command_that_runs(tmp_path: Path, capsys: Captured) -> None:
-    checkpoint = _write(tmp_path / "it's here")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!", "a", "lamp", "."]
-    (checkpoint / "vocab.txt").write_text("\n".join(words))
-    file = checkpoint / "out.json"
-    file.write_text('{"embedding": [[0.1, "..."], [0.2, "..."]]}')
-    assert _call(checkpoint, file) == 2
-    said = capsys.readouterr().err
-    assert f"{file} has outputs only" in said
-    command = next(line for line in said.splitlines() if line.strip().startswith("bert-conformance diagnose"))
-    assert main(shlex.split(command)[1:]) != 2
 
 
 # The parts.

@@ -202,31 +202,6 @@ def test_a_correct_archive_conforms_with_and_without_its_layers_observed(name: s
         assert result.conforms, result.reason
 
 
-@pytest.mark.parametrize("how", ["int32", "decomposed", "nothing beside the logits"])
-def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
-    class Beside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = module()
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
-            return None, self.model(input_ids, attention_mask, token_type_ids).logits
-
-    kind = torch.int32 if how == "int32" else torch.int64
-    example = tuple(x.to(kind) for x in exports.example(load_golden("tiny").checkpoint.architecture))
-    program = torch.export.export(Beside(), example, dynamic_shapes=exports._any_size())
-    path = tmp_path / "unusual.pt2"
-    torch.export.save(program.run_decompositions() if how == "decomposed" else program, path)
-    looked_into, as_it_is = (check(seen, "tiny") for seen in (Archive(path), Archive(path).unobserved))
-    for result in (looked_into, as_it_is):
-        assert result.conforms, result.reason
-    seen_inside = {v.activation for v in looked_into.verdicts if v.outcome == "pass"}
-    norms = {f"encoder.layer.{i}.{part}output.LayerNorm" for i in (0, 1) for part in ("", "attention.")}
-    assert (
-        norms | {f"encoder.layer.1.attention.self.{part}" for part in ("query", "key", "value", "context", "probs")} <= seen_inside
-    )
-
-
 # Export mistakes.
 
 

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from conformance import Unsupported, check, golden_of, load_golden
-from conformance.candidates.arrays import Described, described
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
-from conformance.errors import CandidateError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
@@ -41,16 +39,6 @@ class Nameless(type):
 
 class NamelessError(Exception, metaclass=Nameless):
     pass
-
-
-class Text(str):
-    __slots__ = ()
-    __format__ = __str__ = _raises(ValueError("no text"))
-
-
-class OddError(Exception):
-    def __str__(self) -> str:
-        return Text("odd")
 
 
 # Exceptions.
@@ -134,67 +122,6 @@ def test_a_missing_program_is_named_with_the_remedy_and_other_errors_are_no_miss
 
 
 # Activations.
-
-
-def _array(error: BaseException | None = None, **attributes: Any) -> Any:
-    """Return an object with `__dlpack__` that raises an error, and with other attributes."""
-    device = {"__dlpack__": _raises(error or OSError("x")), "__dlpack_device__": lambda _: (1, 0)}
-    return type("Array", (), {**device, **attributes})()
-
-
-def _claiming(kind: type) -> Any:
-    return type("Array", (), {"__class__": property(lambda _: kind)})()
-
-
-class Shapeless(np.ndarray):
-    shape = property(_raises(ValueError("no shape")))  # type: ignore[assignment]
-
-
-class Typeless(torch.Tensor):
-    dtype = property(_raises(SystemExit("no dtype")))  # type: ignore[assignment]
-
-
-class Misshapen(torch.Tensor):
-    shape = property(lambda _: (3, 32))  # type: ignore[assignment]
-
-
-# Values that are no arrays, or whose code raises or lies, with words of the reason.
-NO_ARRAYS: list[tuple[Any, str]] = [
-    (None, "a NoneType is no array"),
-    ([1.0], "a list is no array"),
-    (_array(layout=property(_raises(ValueError("no layout")))), "a Array cannot be read: OSError: x"),
-    (_array(__getattribute__=_raises(OSError("none"))), "a Array cannot be read: OSError: none"),
-    (_array(Mute()), "a Array cannot be read: Mute: its text raises ValueError"),
-    (_array(OddError()), "a Array cannot be read: OddError: odd"),
-    (_array(NamelessError("x")), "a Array cannot be read: NamelessError: x"),
-    (_array(ValueError("x" * 10**6)), "characters more"),
-    (_array(SystemExit(3)), "a Array cannot be read: SystemExit: 3"),
-    (_array(GeneratorExit()), "a Array cannot be read: GeneratorExit"),
-    (_claiming(np.ndarray), "a Array is no array"),
-    (_claiming(Described), "a Array is no array"),
-    (type("Array", (), {"__class__": property(_raises(ValueError("x")))})(), "a Array is no array"),
-    (Nameless("Array", (), {})(), "a Array is no array"),
-    (np.zeros(3).view(Shapeless), "dtype is float64, expected float32"),
-    (torch.zeros(3).as_subclass(Typeless), "a Typeless cannot be read: SystemExit: no dtype"),
-]
-
-
-def test_values_that_are_no_arrays_or_whose_code_raises_or_lies_fail_alone_with_a_reason() -> None:
-    words: dict[str, str] = {}
-
-    def change(activations: dict[str, Any]) -> dict[str, Any]:
-        names = [name for name in activations if "loss" not in name][-len(NO_ARRAYS) :]
-        words.update(zip(names, (reason for _, reason in NO_ARRAYS), strict=True))
-        return {**activations, **dict(zip(names, (value for value, _ in NO_ARRAYS), strict=True))}
-
-    failed = {v.activation: v.reason for v in check(MadeOf(change), depth="screen").verdicts if v.outcome == "fail"}
-    assert failed.keys() == words.keys()
-    assert {name: reason for name, reason in failed.items() if words[name] not in reason} == {}
-
-
-def test_values_of_another_shape_than_the_object_says_are_not_read() -> None:
-    with pytest.raises(CandidateError, match=r"the values of a tensor of shape \(3, 32\) are not an array of that shape"):
-        described(torch.zeros(3, 1).as_subclass(Misshapen)).read()
 
 
 def _late(activations: dict[str, Any], factor: float) -> Iterator[tuple[str, Any]]:

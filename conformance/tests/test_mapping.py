@@ -257,17 +257,6 @@ def test_a_class_that_cannot_be_instantiated_is_an_error_of_its_registration_tha
         proposed(Broken, "Broken", __name__)
 
 
-def test_an_exception_of_the_users_code_is_truncated_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raises = "raise ValueError('\\x1b[2J' + 'x' * 10**6)"
-    (tmp_path / "long.py").write_text(
-        f"class Long:\n    named_modules = None\n    def __init__(self, vocab_size):\n        {raises}"
-    )
-    assert main(["map", f"{tmp_path / 'long.py'}:Long"]) == 1
-    said = capsys.readouterr().err
-    assert len(said) < 21_000
-    assert r"raised ValueError: \u001b[2Jxxx" in said
-
-
 def _named(name: str) -> type[nn.Module]:
     """Return a correct model with a buffer of that name."""
 

@@ -1,6 +1,5 @@
 """How a module with unfamiliar arguments is built and called: sizes, configurations, masks in every form, and refusals."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,13 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import CandidateError, check, golden_of, load_golden
+from conformance import CandidateError, check
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.call import calls
-from conformance.mapping.forward_pass import batch_for
 from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed
 from conformance.mapping.signature import builder_of
@@ -58,7 +56,6 @@ class Inherited(Annotated):
 
 
 SETTINGS = "F(Settings(vocab=a.vocab_size, hidden=a.hidden_size, layers=a.num_hidden_layers, ffn=a.intermediate_size))"
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 
 
 @pytest.mark.parametrize(
@@ -71,24 +68,6 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 )
 def test_configurations_and_names_of_functions_are_given_and_other_objects_keep_their_defaults(factory: Any, text: str) -> None:
     assert builder_of(factory, "F").text == text
-
-
-@pytest.mark.parametrize(
-    "factory",
-    [
-        lambda vocab, dim, n_layer, n_head, hidden_dim, max_len, n_segments, eps: None,  # hidden_dim beside another width
-        lambda vocab_size, hidden_dim, num_layers, num_heads, ffn_size, maxlen, type_vocab, eps: None,
-        lambda ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len: None,
-        lambda d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx: None,
-        lambda vocab_size, width, num_layers, heads, mlp_width, max_positions: None,
-        lambda n_tokens, width, depth, n_heads, mlp_dim, n_positions, n_kinds: None,
-        lambda vocab_size, hidden_size, num_layers, num_attention_heads, ffn_hidden_size, max_sequence_length: None,
-    ],
-)
-def test_usual_names_of_sizes_are_known(factory: Callable[..., Any]) -> None:
-    sizes = [*SIZES, "type_vocab_size", "layer_norm_eps"]
-    given = zip(inspect.signature(factory).parameters, sizes, strict=False)
-    assert builder_of(factory, "F").text == f"F({', '.join(f'{name}=a.{size}' for name, size in given)})"
 
 
 def takes_any_keyword(**sizes: int) -> None: ...
@@ -204,29 +183,6 @@ def test_a_forward_pass_without_a_mask_is_left_open_and_the_run_names_it() -> No
     mapped = proposal("masked:MasklessBert")
     assert "no argument of forward was seen to be a mask: it is given none, and attends to padding" in mapped.open
     assert "mask-ignored" in str(check(implementation_of(mapped), "tiny"))
-
-
-def test_lengths_are_passed_where_they_equal_the_mask_and_refused_elsewhere() -> None:
-    implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
-    padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
-    assert check(implementation, padded, depth="screen").outcome == "pass"
-    refused = check(implementation, tiny, depth="screen")
-    assert refused.outcome == "crash"
-    assert "padding before a token, which lengths cannot say" in refused.reason
-
-
-def test_an_unknown_mask_object_is_refused_with_the_signature_and_a_wrapper_can_be_mapped() -> None:
-    with pytest.raises(
-        CandidateError, match=r"(?s)Its forward takes \(.*Visible.*Give instead a class whose forward takes input_ids"
-    ):
-        proposal("masked:ObjectMaskBert")
-    visible: Any = stranger("masked:Visible")
-
-    class Mapped(stranger("masked:ObjectMaskBert")):  # type: ignore[misc]
-        def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
-            return super().forward(input_ids, token_type_ids, visible(attention_mask.bool(), causal=False))
-
-    assert proposed(Mapped, "Mapped", __name__).open == ()
 
 
 # Modules of packed tokens.

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LATER = ("token-heads", "sentence-heads", "position-offset", "odd-width")  # used only where no other can have the mistake
 NETWORKS = ("three layers", "sinusoidal", "tanh", *LATER)
 
-# Of each kind of step and of each way to name a mistake: exactly, with a number, by a description, by one of two names.
+# Of each kind of step and of each way to name a mistake: exactly, with a number, by a description, by one of two names. The frozen
+# record has the others, in float32 and bfloat16; those of masks and of the order of heads take ten times as long as these.
 QUICK = (
     *("words-shifted", "positions-offset", "positions-missing", "token-types-ignored", "second segment late by one token"),
     *("query-key-swapped", "qkv-interleaved", "weight-transposed", "bias-missing", "parameters-other", "adapter"),
-    *("scale-missing", "scores-transposed", "softmax-temperature", "softmax-not-rescaled"),
-    *("mask-ignored", "mask-inverted", "mask-causal", "mask-on-queries", "mask-as-lengths", "head-order", "heads-unmoved"),
-    *("kernel-causal", "attention-over-rows", "epsilon", "norm-without-mean", "residual-scaled", "residual-from-layer-input"),
+    *("scale-missing", "scores-transposed", "softmax-temperature"),
+    *("mask-ignored", "epsilon", "norm-without-mean", "residual-scaled", "residual-from-layer-input"),
     *("pre-norm", "gelu-variant", "activation-quick-gelu", "tokens-zero", "layer-skipped", "layers-reversed"),
     *("pooler-mean", "next-sentence-order", "loss-denominator", "precision-bfloat16", "precision-int8", "dropout-active"),
 )
@@ -77,7 +77,7 @@ def test_an_expression_may_refer_to_the_right_result_and_to_that_of_other_inputs
     assert evaluated(lambda a, b: a + b, {"a": 1, "b": 2}.__getitem__) == evaluated("a + b", {"a": 1, "b": 2}.__getitem__)
 
 
-@pytest.mark.landing({"dtype": "float32"}, dtype="bfloat16", network="three layers")
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_a_mistake_the_network_conforms_and_shows_everything(network: str, dtype: str) -> None:

@@ -170,22 +170,6 @@ def test_the_line_in_the_script_adds_the_example_to_a_test(left: Path, tmp_path:
     assert check.tried == 1
 
 
-def _outcomes(*files: Path) -> list[tuple[str, ...]]:
-    checks = [check for file in files for check in read_results(file).checks]
-    return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
-
-
-def test_two_workers_give_the_results_of_one_process(tmp_path: Path) -> None:
-    """The shipped suite also accepts its options alone and under xdist."""
-    options = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "2", "--bert-dtype", "float32")
-    suite = ("--pyargs", "conformance.suite", *options, "--bert-dtype", "bfloat16", "-k", "values or (float32 and ids-refused)")
-    for done in (_pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two"), _pytest(tmp_path, *suite, "--bert-out", "one")):
-        assert done.returncode == 0, done.stdout
-    outcomes = _outcomes(*sorted((tmp_path / "two").glob("results-*.jsonl")))
-    assert outcomes == _outcomes(tmp_path / "one" / "results.jsonl")
-    assert {check for _, _, check, *_ in outcomes} >= {"values", "ids-refused"}
-
-
 HOSTILE_NAMES = (
     *("x\nimport os; os.abort()", 'a:b"""', "a:b'''", 'ends with "', "a.b:c-d", "a:class", "a b:c", "\u202e:x", "\ud800:x", "a\\"),
     "m:o.p",

@@ -91,18 +91,10 @@ def _divided(model: Any, training: Training) -> Any:
     return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
-def _assigned(model: Any, batch: Any) -> None:
-    """Assign the gradients of `torch.autograd.grad` to `.grad`."""
-    every = list(model.parameters())
-    for p, gradient in zip(every, torch.autograd.grad(loss(model, batch), every), strict=True):
-        p.grad = gradient
-
-
 CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
     "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
     "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
     "divided by the number of labelled tokens": _divided,
-    "by torch.autograd.grad": Loop(backward=_assigned),
 }
 
 

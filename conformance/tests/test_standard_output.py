@@ -52,25 +52,8 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes(
 ) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
-    assert (
-        main(
-            [
-                "run",
-                "-i",
-                "making-bert",
-                "--golden",
-                "tiny",
-                "--depth",
-                "screen",
-                "--in-process",
-                "--format",
-                how,
-                "--out",
-                str(tmp_path),
-            ]
-        )
-        == 0
-    )
+    options = ["--golden", "tiny", "--depth", "screen", "--in-process", "--format", how, "--out", str(tmp_path)]
+    assert main(["run", "making-bert", *options]) == 0
     assert rb"\u03c3" in written.getvalue()
     assert "σ" in (tmp_path / "report.html").read_text("utf-8")
 
