@@ -4,18 +4,16 @@ initialised heads."""
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from conformance import UsageError, check, golden_of, load_directory
+from conformance import check, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
 from conformance.goldens.custom_golden import from_directory
@@ -168,31 +166,6 @@ def test_the_kind_of_classifier_must_be_stated_where_the_parameters_do_not_deter
     tokens = tuned("BertForTokenClassification", tmp_path / "tokens")
     _config(tokens, architectures=None)  # Without a pooler it can only be a token classifier.
     assert load_directory(tokens).architecture.heads == ("token_classification",)
-
-
-def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Path) -> None:
-    folder = tuned("BertForTokenClassification", tmp_path)
-    assert load_directory(folder).architecture.num_labels == LABELS
-    _config(folder, id2label={str(i): str(i) for i in range(7)})
-    with pytest.raises(CheckpointError, match=f"config.json has 7 labels .* classifier.weight has {LABELS} rows"):
-        load_directory(folder)
-
-
-@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_a_regression_or_multi_label_classifier_has_its_logits_judged_and_refuses_class_labels(
-    problem: str, tmp_path: Path
-) -> None:
-    folder = tuned("BertForSequenceClassification", tmp_path)
-    _config(folder, problem_type=problem)
-    golden = from_directory(folder)
-    judged = {a.activation for a in activation_records(check(hf_eager, golden, depth="screen")) if a.outcome == "pass"}
-    assert "classifier" in judged
-    assert "classifier.loss" not in judged
-    labelled = {n: replace(batch, class_labels=np.zeros(batch.size, np.int64)) for n, batch in golden.batches.items()}
-    with pytest.raises(
-        UsageError, match=rf"problem is {problem} with num_labels {LABELS}; give class_targets, \(B, {LABELS}\) numbers"
-    ):
-        golden_of("mine", golden.checkpoint, labelled)
 
 
 @pytest.fixture

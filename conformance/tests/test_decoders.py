@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import Checkpoint, check, golden_of, load_golden
+from conformance import check, golden_of, load_golden
 from conformance.implementations.cached import Cached, hf_cached, inner_workings_cached
 from conformance.implementations.inner_workings import inner_workings
 from conformance.judge.segment import Segment
@@ -64,25 +64,6 @@ def test_encoder_states_or_their_mask_that_are_read_wrongly_fail_where_they_are_
     assert result.outcome == "fail"
     assert [v.activation for v in result.origins] == origins
     assert not name or name in {finding.name for finding in result.findings}, str(result)
-
-
-def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
-    """The last layer is judged from the exposed states after those of the first layer are released."""
-
-    class Exposing:
-        features = inner_workings.features
-
-        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-            run = inner_workings.prepare(checkpoint, device, dtype)
-            return lambda batch: {
-                "encoder_hidden_states": batch.encoder_hidden_states.to(getattr(torch, dtype)),
-                **dict(run(batch)),
-            }
-
-    assert load_golden("cross-attention").checkpoint.architecture.num_hidden_layers > 1
-    result = check(Exposing(), "cross-attention")
-    assert result.conforms, result
-    assert "encoder_hidden_states" in {v.activation for v in result.verdicts if v.outcome == "pass"}
 
 
 @pytest.mark.landing(dtype="float32")

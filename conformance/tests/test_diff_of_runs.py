@@ -102,15 +102,6 @@ def test_each_change_has_its_kind_and_exit_code_in_both_directions(name: str) ->
         assert ({kind for case in found.cases for kind in case.kinds or {case.kind} if kind}, found.exit_code) == (kinds, code)
 
 
-def test_changes_within_noise_are_counted_and_unchanged_activations_are_not() -> None:
-    same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
-    found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
-    assert (_only(found).within_noise, _only(found).compared) == (1, 3)
-    assert headline(found) == "worse: 1 check and 1 activation worse, 1 mistake appeared"
-    assert "1 of 3 activations changed by no more than noise, 1 unchanged" in _plain(found)
-    assert headline(changes(_results(same), _results(same))) == "no verdict changed"
-
-
 def test_an_incomplete_run_is_not_a_success() -> None:
     incomplete = changes(RIGHT, replace(RIGHT, notes=(Note("missing", "shard 2/2"),)))
     assert (incomplete.exit_code, changes(RIGHT, RIGHT).exit_code) == (1, 0)

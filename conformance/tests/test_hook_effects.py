@@ -114,24 +114,6 @@ def test_only_a_module_that_hooks_may_change_is_judged_twice() -> None:
     assert tapped.unobserved is not tapped  # its fast path computes another GELU on CUDA
 
 
-def test_outputs_that_are_not_returned_by_name_are_asked_for() -> None:
-    unnamed = TorchImplementation(
-        lambda a: _done(BertOfTorch(a, nested=False)),
-        torch_encoder.parameters,
-        {"embeddings.norm": "embeddings.LayerNorm", "encoder.layers.{layer}.norm2": "encoder.layer.{layer}.output.LayerNorm"},
-        torch_encoder.call,
-        torch_encoder.unused,
-    )
-    result = check(unnamed, "tiny")
-    assert result.outcome == "fail"
-    assert "return its outputs by name in `call`" in result.reason
-
-
-def _done(module: nn.Module) -> nn.Module:
-    _compiled(module)
-    return module
-
-
 class Compiled(BertOfTorch):
     """A class to be mapped, whose instances are compiled as one graph and wrong under torch.compile."""
 

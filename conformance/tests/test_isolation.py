@@ -7,7 +7,6 @@ import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -21,7 +20,6 @@ from safetensors.numpy import save
 from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError
-from conformance.isolation import fork_server
 from conformance.isolation.candidate_work import Activations, CandidateWork, Head, Values
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
@@ -127,24 +125,6 @@ def _came_of(worker: WorkerProcess, what: str) -> object:
         return error
 
 
-def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> None:
-    passed: list[str] = []
-
-    def started() -> None:
-        with fork_server.interrupts_blocked():
-            # A signal to the process is delivered to any thread that does not block it.
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            passed.append("went on")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            started()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert passed == ["went on"]
-
-
 def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are_answered() -> None:
     heard = []
     with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
@@ -243,14 +223,6 @@ def test_a_large_activation_is_read_before_the_next_one_is_requested(candidates:
         first.read()
 
 
-def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
-    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
-    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
-    before = {name: value.read() for name, value in runner(batch)}
-    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
-    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)
-
-
 def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> None:
     code = (
         "import os, sys, socket, encodings.idna; from conformance.isolation.confinement import leave_network\n"
@@ -272,3 +244,11 @@ def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
     )
     assert main(["run", "-i", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
     assert len(imports.read_text().split()) == 1
+
+
+def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
+    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
+    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
+    before = {name: value.read() for name, value in runner(batch)}
+    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
+    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)

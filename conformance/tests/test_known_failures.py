@@ -59,12 +59,6 @@ def test_an_entry_may_use_the_names_of_this_run_and_activations_of_any_architect
         assert matched([entry], [CASE]) == {CASE: [entry]}, placed
 
 
-def test_an_entry_about_this_run_that_matches_no_case_is_an_error() -> None:
-    cases = [CASE, Case("hf-eager", "tiny")]
-    with pytest.raises(UsageError, match="match nothing that is run: check 'values' of mine on tiny"):
-        matched([KnownFailure("values", "x", implementation="mine", golden="tiny")], cases)
-
-
 SLIPS = """
 [[known-failure]]
 check = "values"

@@ -16,7 +16,6 @@ from conformance import Checkpoint, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import USUAL, Plan, Request
-from conformance.checks.known_failures import expected
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
 from conformance.checks.run_check import run_check
@@ -26,7 +25,6 @@ from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
-from conformance.results.case import KnownFailure
 from conformance.results.example import Example, LawBroken
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
 
@@ -146,13 +144,6 @@ def test_batches_of_every_kind_are_drawn() -> None:
     assert any("1" in shape for shape in shapes)
     assert any(batch.length > 1 and (batch.input_ids[0] == batch.input_ids[0, 0]).all() for batch in seen)
     assert max(int(batch.input_ids.max()) for batch in seen) == TINY.vocab_size - 1
-
-
-def test_a_known_failure_is_strict_only_where_the_examples_are_deterministic() -> None:
-    known = [KnownFailure("repeated", "it races")]
-    for seed, outcome in ((0, "xpass"), (None, "pass")):
-        result = judged("repeated", HuggingFace("eager"), "tiny", "float32", 1, Plan(2, seed))
-        assert expected(result, known).outcome == outcome
 
 
 def _set(change: Any) -> Any:

@@ -53,10 +53,6 @@ def test_merged_runs_have_their_outcomes_and_notes(name: str) -> None:
     assert results.footer == (runs[0].footer if len(runs) == 1 else None)
 
 
-def test_of_two_failures_the_one_with_more_failing_activations_counts() -> None:
-    assert merged([run(FEW), run(MANY)]).cases == merged([run(MANY), run(FEW)]).cases == (MANY,)
-
-
 @pytest.mark.parametrize("outcomes", [("pass", "fail"), ("fail", "pass"), ("xfail", "fail"), ("fail", "fail", "pass")])
 def test_of_two_outcomes_the_worse_counts_and_the_result_is_not_a_success(outcomes: tuple[str, ...]) -> None:
     results = merged([_of(outcome, f"{n}.jsonl") for n, outcome in enumerate(outcomes)])

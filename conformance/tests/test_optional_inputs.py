@@ -11,31 +11,12 @@ import torch
 from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
-from conformance.implementations.cached import inner_workings_cached
-from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
 from conformance.implementations.inner_workings import inner_workings
 from conformance.model.batch import Batch
 from conformance.tests.optional_paths import generated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def _embedded(scale: float) -> Any:
-    """Return the `inner-workings` candidate called with word embeddings, multiplied by `scale`, instead of ids."""
-
-    def call(model: Any, batch: Any) -> dict[str, Tensor]:
-        words = scale * model.bert.embeddings.word_embeddings(batch.input_ids)
-        model(attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids, inputs_embeds=words)
-        return {}
-
-    return replace(inner_workings, call=call, name="embedded")
-
-
-def test_embeddings_in_place_of_ids_give_the_same_result() -> None:
-    assert check(_embedded(1.0), "tiny").conforms
-    result = check(_embedded(2.0), "tiny")
-    assert [v.activation for v in result.origins] == ["embeddings.LayerNorm"]
 
 
 class _Changed(HuggingFace):
@@ -104,31 +85,6 @@ def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, can
     }
     result = check(candidate, generated("cross-attention", arrays, heads=(head,), pooler=True))
     assert result.conforms, result
-
-
-def test_sinusoids_of_given_position_ids_are_judged() -> None:
-    golden = load_golden("sinusoidal")
-    batch = Batch.of({"input_ids": [[3, 4, 5], [6, 7, 8]], "position_ids": [[2, 0, 1], [4, 4, 3]]})
-    result = check(replace(demystified, features=("position_ids",)), golden_of("own", golden.checkpoint, {"given": batch}))
-    assert result.outcome == "fail"
-    assert {v.activation for v in result.origins} == {"embeddings.position_embeddings"}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "first"),
-    [
-        (lambda hidden, probs: ([hidden[0], *hidden[:-1]], probs), "encoder.layer.0.output.LayerNorm"),
-        (lambda hidden, probs: (hidden, probs[::-1]), "encoder.layer.0.attention.self.probs"),
-    ],
-    ids=["hidden states of the layer before", "attentions in reverse order"],
-)
-def test_a_requested_output_of_another_layer_fails_at_its_place(wrong: Any, first: str) -> None:
-    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
-        return wrong(*inner_workings_cached.step(model, inputs, cache))
-
-    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
-    assert result.outcome == "fail"
-    assert result.origins[0].activation == first
 
 
 @pytest.mark.parametrize(

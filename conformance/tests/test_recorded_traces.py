@@ -184,6 +184,17 @@ def test_an_altered_activation_also_of_an_absent_device_fails_at_its_place_and_i
         runpy.run_path(str(left.with_suffix(".py")))
 
 
+def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
+    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
+    assert main(["trace", "making-bert", "-o", str(own)]) == 0
+    assert run(here, "-i", str(own)) == 2
+    assert "different inputs of tiny" in capsys.readouterr().err
+
+
 VIEWS = ("outputs", "stages", "moments")
 
 
@@ -201,14 +212,3 @@ def test_the_checks_of_a_part_of_a_trace_know_that_it_is_a_trace(tmp_path: Path,
         golden = recorded_on(RecordedTrace(path).recorded)
         results = [check(str(path), golden, device, dtype, check=name) for name in VIEWS]
         assert [(found.outcome, found.reason) for found in results] == [("pass", "")] * len(VIEWS)
-
-
-def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
-    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
-    assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
-    assert main(["trace", "making-bert", "-o", str(own)]) == 0
-    assert run(here, "-i", str(own)) == 2
-    assert "different inputs of tiny" in capsys.readouterr().err

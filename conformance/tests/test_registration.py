@@ -20,7 +20,6 @@ from conformance import (
     Unsupported,
     UsageError,
     check,
-    load_golden,
     per_head,
     permuted,
     read_results,
@@ -35,7 +34,6 @@ from conformance.implementations.making_bert import making_bert
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.suite.parametrize import BoundCheck, CheckError
 
-CHECKPOINT = load_golden("tiny").checkpoint
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
 OURS = "transformer.{layer}.attention.attention.project_query.weight"
 
@@ -76,16 +74,6 @@ def test_a_weight_of_heads_in_and_d_is_packed_by_permuted_and_other_axes_do_not_
     assert outcome == "pass" or "transformer.0.attention.attention.project_query.weight" in result.reason
 
 
-def test_errors_that_differ_by_layer_are_listed_for_the_first_and_last_layer_and_an_asterisk_is_explained() -> None:
-    parameters = {ours: theirs for ours, theirs in making_bert.parameters.items() if "project_query" not in ours}
-    lines = check(replace(making_bert, parameters={**parameters, "transformer.*": "bert.*"}), "deep").reason.splitlines()
-    query = "transformer.{}.attention.attention.project_query.weight"
-    (at,) = (i for i, line in enumerate(lines) if query.format(0) in line)
-    assert lines[at + 1].strip() == "… and 10 more like it, to:"
-    assert query.format(11) in lines[at + 2]
-    assert "unknown parameter: bert.*; each tensor is mapped by its name, in which {layer} stands for each layer" in lines[1]
-
-
 def _with_a_head_more(model: Any) -> None:
     model.next_token = nn.Linear(32, 2)
 
@@ -104,36 +92,6 @@ def test_an_ignored_parameter_with_an_effect_fails_at_its_place() -> None:
     result = check(changed(_with_a_head_more_that_acts, ignored=("next_token.*",)))
     assert result.outcome == "fail"
     assert {v.activation for v in result.origins} == {"cls.predictions.transform.dense"}
-
-
-class _Moving(nn.Module):
-    """A module whose `to` takes one argument and returns nothing, as TransformerLens's takes one."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.moved = model, []
-
-    def to(self, device_or_dtype: Any, print_details: bool = True) -> None:  # type: ignore[override]
-        self.moved.append(device_or_dtype)
-        super().to(device_or_dtype)
-
-
-def test_a_module_that_overrides_to_is_moved_by_its_own_method() -> None:
-    prefixed = {f"model.{name}": value for name, value in making_bert.parameters.items()}
-    tapped = {
-        replace(tap, path=f"model.{tap.path}") if isinstance(tap, Tap) else f"model.{tap}": name
-        for tap, name in making_bert.activations.items()
-    }
-    moving = replace(
-        making_bert,
-        build=lambda a: _Moving(making_bert.build(a)),
-        parameters=prefixed,
-        activations=tapped,
-        call=lambda moving, batch: making_bert.call(moving.model, batch),
-    )
-    assert check(moving, dtype="bfloat16").outcome == "pass"
-    module: Any = moving.module(CHECKPOINT, dtype="bfloat16")
-    assert module.moved[-2:] == [torch.bfloat16, torch.device("cpu")]
 
 
 @pytest.mark.parametrize("function", [lambda a: None, lambda vocab, hidden, layers, heads: None])

@@ -2,9 +2,7 @@
 
 import ast
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -135,39 +133,6 @@ def test_the_repro_file_and_the_record_have_the_smallest_batch_and_the_activatio
     assert check.counterexample
     found = check.counterexample
     assert (found.network, len(found.batch["input_ids"]), found.variation["tokens"], len(found.runs)) == ("tiny", 1, 1, 2)
-
-
-def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}", "CI": "1"}
-    return run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, folder=folder, environment=environment)
-
-
-TEST = '''"""Somebody's own test."""
-
-import pytest
-from conformance import parametrize_with_checks
-from conformance.tests.lawless import BROKEN
-
-leaking = BROKEN["padding-length"]
-
-
-@parametrize_with_checks([leaking], goldens=["tiny"], checks=["padding-length"])
-def test_bert(check):
-    check()
-'''
-
-
-def test_the_line_in_the_script_adds_the_example_to_a_test(left: Path, tmp_path: Path) -> None:
-    script = _left(left / "leaking", ".py").read_text("utf-8")
-    line = "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)"
-    assert f"# In a test, above parametrize_with_checks: {line}\n" in script
-    added = TEST.replace("@parametrize", f"{line}\n@parametrize").replace("import pytest", "import conformance")
-    (tmp_path / "test_own.py").write_text(added, "utf-8")
-    # The stored example is tried first, unchanged, and is enough.
-    done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
-    assert "1 failed" in done.stdout
-    (check,) = read_results(tmp_path / "again" / "results.jsonl").checks
-    assert check.tried == 1
 
 
 HOSTILE_NAMES = (

@@ -89,17 +89,6 @@ def test_the_errors_of_a_row_without_tokens_are_finite(pooling: str) -> None:
         assert np.isfinite(segment.propagate(segment.leaf_variance(hypothesis), hypothesis)).all()
 
 
-def test_a_mistake_in_rows_whose_first_token_is_padding_fails() -> None:
-    given = network(normalize=True)
-    ids = np.array([[0, 0, 7, 8, 9], [3, 4, 5, 6, 7]])
-    left = Batch.of({"input_ids": ids, "attention_mask": [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]})
-    golden = golden_of("left", given.checkpoint, {"left": left})
-    assert check(embedding(in_float64), golden, depth="screen").conforms
-    wrong = embedding(lambda hidden, mask: in_float64(hidden, mask) * (2.0 - mask[:, 0]))
-    result = check(wrong, golden, depth="screen")
-    assert [f.activation for f in result.failures] == [EMBEDDING]
-
-
 def test_a_sentence_of_length_zero_has_a_finite_sigma_and_gradient() -> None:
     x = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
     site = Network(ARCHITECTURE.with_(normalize=True), network().checkpoint.weights, Batch.of({"input_ids": [[1], [2]]})).site(
@@ -123,3 +112,14 @@ def test_a_single_token_that_is_multiplied_by_its_position_is_no_copy() -> None:
     actual = (next(iter(hidden.values())).astype(np.float32) * places).sum(1) / places.sum(1)
     judged = judge_locally(Observation(oracle, name, actual, hidden), hypotheses("float32"), 1e-8)
     assert any(local.passes for local in judged)
+
+
+def test_a_mistake_in_rows_whose_first_token_is_padding_fails() -> None:
+    given = network(normalize=True)
+    ids = np.array([[0, 0, 7, 8, 9], [3, 4, 5, 6, 7]])
+    left = Batch.of({"input_ids": ids, "attention_mask": [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]})
+    golden = golden_of("left", given.checkpoint, {"left": left})
+    assert check(embedding(in_float64), golden, depth="screen").conforms
+    wrong = embedding(lambda hidden, mask: in_float64(hidden, mask) * (2.0 - mask[:, 0]))
+    result = check(wrong, golden, depth="screen")
+    assert [f.activation for f in result.failures] == [EMBEDDING]

@@ -80,24 +80,6 @@ def test_an_expression_has_numpys_value_and_data_type(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "copy",
-    [
-        TorchArray.copy,
-        np.asarray,
-        lambda x: x.astype(np.float64),
-        lambda x: +x,
-        lambda x: x.sum(()),
-        lambda x: np.clip(x, -1.0, 1.0),
-        lambda x: np.where(FIRST_THIRD, x, 0.0),
-    ],
-)
-def test_what_numpy_would_return_as_a_new_array_does_not_share_memory_with_its_operand(copy: Callable[[Any], Any]) -> None:
-    array = TorchArray(torch.zeros(3, dtype=torch.float64))
-    copy(array)[...] = 1.0
-    assert array.tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
     ("change", "error", "reason"),
     [
         (lambda a: np.fill_diagonal(a, 1.0), ValueError, "read-only"),
