@@ -4,22 +4,11 @@ import argparse
 import os
 from typing import Any
 
-import numpy as np
 import pytest
 
 from conformance.cli.arguments import utf8
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
-
-
-def test_an_array_that_is_none_is_not_given() -> None:
-    batch = Batch.of({"input_ids": [[1, 2]], "attention_mask": None, "encoder_hidden_states": None})
-    assert batch.attention_mask is None
-
-
-def test_a_mask_may_have_booleans() -> None:
-    for mask in ([[True, False]], np.array([[True, False]])):
-        assert np.array_equal(Batch.of({"input_ids": [[1, 2]], "attention_mask": mask}).mask, [[True, False]])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +11,6 @@ from torch import Tensor
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults.attention import softmax
-from conformance.judge.requirements import mask_that_explains
-from conformance.model.activations import Activation, table
-from conformance.model.batch import Batch
-from conformance.model.gradients import grad
-from conformance.numerics.formats import Array
 from conformance.tests.test_faults_of_masks import DECODER, ENCODER, LENGTH, PADDED, PROBS, _applied
 
 Constant = Callable[[torch.dtype], float]
@@ -95,23 +89,6 @@ def test_a_mask_of_infinity_is_said_where_it_leaves_no_number(
 ) -> None:
     (origin,) = check(_candidate(added, "infinity", exposed), "tiny").origins
     assert said in origin.reason
-
-
-def test_other_numbers_that_are_missing_say_nothing_of_a_mask() -> None:
-    ids, mask = np.zeros((3, LENGTH), np.int64), np.ones((3, LENGTH), np.int64)
-    mask[1, 2:] = 0
-    activation = table(ENCODER)[PROBS]
-
-    def explained(*rows: int, activation: Activation = activation, mask: Array = mask) -> str:
-        places = np.zeros((3, ENCODER.num_attention_heads, LENGTH, LENGTH), np.bool_)
-        places[[*rows]] = True
-        return mask_that_explains(activation, Batch(ids, ids, mask), places)
-
-    assert "mask-inverted" in explained(0, 2)
-    assert explained(0, 2, activation=replace(activation, name=grad(PROBS))) == ""
-    assert explained(0) == ""  # one of two sequences without padding
-    assert explained(1) == ""  # the padded one
-    assert explained(0, 1, 2, mask=np.ones_like(mask)) == ""
 
 
 # The faults are the functions that they describe.

@@ -77,11 +77,6 @@ class TestDialogues:
                 dialogues(tmp_path)
 
 
-def test_text_spelled_like_a_special_token_is_not_one() -> None:
-    tokenizer = wordpiece.trained(lambda: ["a [SEP] b", "[SEP] c"], 100)
-    assert (tokenized([["a [SEP] b", "[SEP] c", "a"]], tokenizer).ids > 4).all()
-
-
 class TestExamples:
     def test_an_epoch_has_each_pair_once_in_a_different_order(self) -> None:
         for n in (1, 2, 7, 64, 1000):

@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from conformance.diagnosis import Diagnosis, diagnose, read
-from conformance.diagnosis.outputs import filled
 from conformance.diagnosis.tables import tables
-from conformance.numerics.formats import FORMATS
 from conformance.report.diagnosis_report import document
 from conformance.report.document import markdown
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
@@ -79,10 +77,3 @@ def test_numbers_in_a_format_that_is_not_narrower_are_exact(stored: str, compute
 )
 def test_the_half_format_that_is_printed_with_a_table_is_the_stored_one(text: str, stored: list[str]) -> None:
     assert [table.stored for _, table in tables(text, "f")] == stored
-
-
-def test_the_variances_of_storing_and_of_printing_are_added() -> None:
-    known = filled(["0.5", "...", "2.00"], (3,), "x", stored="float16")
-    places = FORMATS["float16"].ulp(np.array([0.5, 2.0]))
-    np.testing.assert_array_equal(known.units[[0, 2]], np.hypot([0.1, 0.01], places))
-    assert (known.stored, filled(["0.5"], (1,), "x", stored="float16", computed=FORMATS["float16"]).units[0]) == ("float16", 0.1)
