@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from conformance import Checkpoint, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import USUAL, Plan, Request
+from conformance.checks.laws import batches
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
 from conformance.checks.run_check import run_check
@@ -25,7 +26,7 @@ from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
-from conformance.results.example import Example, LawBroken
+from conformance.results.example import Example, LawBroken, Run
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
 
 # Of each law, a part of what it says of its broken candidate, and the largest size of the smallest example.
@@ -326,3 +327,21 @@ def test_an_engine_that_is_wrong_beyond_its_buffers_fails_and_a_pass_states_how_
 def test_examples_depend_only_on_the_seed() -> None:
     first, again, other = ([example.plain() for example in _drawn(padding_length, Plan(10, seed))] for seed in (1, 1, 2))
     assert first == again != other
+
+
+# A failed law keeps every run that came before the failure, since a candidate may depend on its earlier calls.
+
+BATCH = Batch(np.arange(8).reshape(4, 2), np.zeros((4, 2), np.int64), np.ones((4, 2), np.int64))
+
+
+def test_the_earlier_parts_of_a_batch_are_among_the_runs_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def require(subject: Any, whole: Run, part: Run, pairs: Any) -> float:
+        if part.batch.input_ids[0, 0] == 4:
+            raise LawBroken("differs", (whole, part))
+        return 0.0
+
+    monkeypatch.setattr(batches, "run_of", lambda subject, batch: Run(batch, {}))
+    example = Example(BATCH, {"order": [0, 1, 2, 3], "rows": 1})
+    with pytest.raises(LawBroken) as raised:
+        batches._compared(cast(Any, None), example, require)
+    assert [run.batch.input_ids[:, 0].tolist() for run in raised.value.runs] == [[0, 2, 4, 6], [0], [2], [4]]

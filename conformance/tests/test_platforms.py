@@ -15,8 +15,6 @@ NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would lea
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
 
 
-
-
 def _is_of_reduced_precision(result: Result) -> bool:
     """Return whether each origin is named so, or described as noise of as few bits or as large as a half format's."""
     for origin in result.origins:

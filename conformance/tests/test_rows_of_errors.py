@@ -101,5 +101,3 @@ def _role(direction: tuple[float, float] | None) -> str | None:
 
 def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it() -> None:
     assert [_role(direction) for direction in (None, (1.0, 0.0), (1e-3, 1.0))] == [None, "amplifier", "attenuator"]
-
-

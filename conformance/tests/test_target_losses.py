@@ -177,8 +177,6 @@ def test_labels_of_another_problem_are_refused(golden: str, given: dict[str, Any
         golden_of("own", load_golden(golden).checkpoint, {"own": replace(batch, **{"class_labels": None, **given})})
 
 
-
-
 LABELLED: dict[tuple[str, int], dict[str, Any]] = {
     ("single_label_classification", 1): {"class_labels": [0, 0]},
     ("multi_label_classification", 1): {"class_targets": [[1.0], [0.0]]},
