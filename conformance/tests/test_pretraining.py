@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from conformance import UsageError, check, golden_of, load_directory
 from conformance.implementations.demystified import demystified, wordpiece
-from conformance.implementations.demystified.corpus import split, tokenized
+from conformance.implementations.demystified.corpus import tokenized
 from conformance.implementations.demystified.curves import together
 from conformance.implementations.demystified.dialogues import CONVERSATIONS, LINES, OWN, dialogues
 from conformance.implementations.demystified.examples import Examples, permuted, shortened
@@ -96,32 +96,6 @@ class TestExamples:
 
     def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
-
-
-class TestHeldOut:
-    def test_each_pair_is_on_one_side_of_the_split_and_none_crosses_it(self, examples: Examples) -> None:
-        c = examples.corpus
-        training, held_out = split(c, 0.1)
-        assert held_out is not None
-        assert training.size + held_out.size == c.size
-        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # Utterances of the longest conversation.
-        parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
-        assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
-
-    def test_a_single_conversation_has_nothing_held_out(self) -> None:
-        tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
-        whole = tokenized([["a", "b", "c", "a", "b", "c"]], tokenizer)
-        assert split(whole, 0.5) == (whole, None)
-
-    def test_held_out_utterances_that_are_all_equal_are_not_scored(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
-        rest = [*QUICK, str(tmp_path / "run")]
-        assert main([str(tmp_path), *rest]) == 0
-        said = capsys.readouterr().out
-        assert "training pairs:" in said
-        assert "held-out" not in said
 
 
 class TestRun:
