@@ -1,4 +1,4 @@
-"""Faults of masks, residuals and positions, and fitted masks, are the functions that they describe: in decoders, in cross-attention,
+"""Faults of masks, residuals and positions, and fitted masks: the functions that they describe: in decoders, in cross-attention,
 for masks with other keys for each query, and where positions start at an offset."""
 
 import math
