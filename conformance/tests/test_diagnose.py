@@ -106,6 +106,7 @@ WHERE = {
 }
 
 
+@pytest.mark.landing(case=["epsilon", "one layer", "tanh", "two"])
 @pytest.mark.parametrize("case", PLANTED)
 def test_planted_mistakes_are_named_from_four_digits(case: str) -> None:
     names, hidden, pooling = PLANTED[case]

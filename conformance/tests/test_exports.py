@@ -141,6 +141,7 @@ class _Wrong(HuggingFace):
         return model
 
 
+@pytest.mark.landing(suffix=[".pt", ".pt2"])
 @pytest.mark.parametrize(
     ("write", "suffix"),
     [(exports.traced, ".pt"), (exports.exported, ".pt2"), pytest.param(exports.onnx, ".onnx", marks=needs_onnx)],

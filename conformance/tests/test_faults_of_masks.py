@@ -277,14 +277,6 @@ def _wrong_sign(mask: Tensor, constant: Constant) -> Tensor:
     return (1.0 - mask) * constant(mask.dtype)
 
 
-def _filled(mask: Tensor, constant: Constant) -> Tensor:
-    return torch.zeros_like(mask).masked_fill(mask.bool(), -constant(mask.dtype))
-
-
-def _subtracted(mask: Tensor, constant: Constant) -> Tensor:
-    return (1.0 - mask) * -constant(mask.dtype)
-
-
 def _names(candidate: Candidate, golden: str, dtype: str) -> list[set[str]]:
     """Return the names of each finding, which are several if the result does not distinguish them."""
     result = check(candidate, golden, dtype=dtype)
@@ -305,24 +297,6 @@ def _names(candidate: Candidate, golden: str, dtype: str) -> list[set[str]]:
 )
 def test_a_mask_added_with_the_wrong_sign_has_one_name(constant: str, dtype: str, exposed: str, name: str) -> None:
     assert _names(_candidate(_wrong_sign, constant, exposed), "tiny", dtype) == [{name}]
-
-
-INVERTED = "all of the sequences without padding, and nothing else, as an inverted mask (mask-inverted)"
-SUBTRACTED = "all of it, as a mask leaves it that is added as (1 − mask) · −∞"
-
-
-@pytest.mark.parametrize(
-    ("added", "exposed", "said"),
-    [
-        *((_filled, exposed, INVERTED) for exposed in EXPOSED),
-        *((_subtracted, some, SUBTRACTED) for some in ("all", "without scores")),
-    ],
-)
-def test_a_mask_of_infinity_is_said_where_it_leaves_no_number(
-    added: Callable[[Tensor, Constant], Tensor], exposed: str, said: str
-) -> None:
-    (origin,) = check(_candidate(added, "infinity", exposed), "tiny").origins
-    assert said in origin.reason
 
 
 # The faults are the functions that they describe.

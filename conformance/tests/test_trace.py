@@ -120,9 +120,3 @@ def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatc
     except DependencyMissingError as why:
         pytest.skip(str(why))
     assert "[CLS] i love cats ! [SEP]" in command("trace", "golden:minilm", "--text", "I love cats!").out
-
-
-def test_a_users_batch_is_traced_on_a_goldens_network(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "batch.json"
-    file.write_text('{"input_ids": [[1, 2, 3]]}')
-    assert "1×3×32" in command("trace", "golden:tiny", "--batch", file).out.replace(" ", "")
