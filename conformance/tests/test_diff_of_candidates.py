@@ -1,7 +1,5 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +9,13 @@ from conformance import load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.implementations.hugging_face import HuggingFace
-from conformance.numerics.formats import Array
 from conformance.report.difference import Difference, compare, judged
 from conformance.report.difference_report import document
 from conformance.report.document import Document, markdown
 from conformance.report.page import page
 from conformance.report.terminal import wrapped
-from conformance.results.case import Case
-from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.records import ActivationRecord
 from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
-from conformance.tests.sample_records import activation
 
 TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
@@ -84,47 +79,3 @@ def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with
     html = page(view)
     assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
     assert (view.tone, _document(*USUAL[:2], _differs(DECODER)).tone) == ("bad", "good")
-
-
-def test_each_side_is_described_by_its_mistakes_by_its_failure_or_as_correct() -> None:
-    case = Case("mine", "tiny")
-    named = activation(case, NORM, 76.0, (FaultRecord("epsilon", NORM, 1.0, 681.0, "epsilon", 1e-5, 1e-8, 1e-12),))
-    broken = activation(case, NORM, reason="3 of 96 elements differ, where none may")
-    mistake = "layer 1, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
-    assert mistake in _plain(_document(*USUAL, wrong=(named,)))
-    assert "layer 1, attention.output.LayerNorm: 3 of 96 elements differ, where none may" in _plain(
-        _document(*USUAL, wrong=(broken,))
-    )
-    assert "A: mine, cpu, float32: no error when judged alone" in _plain(_document(*USUAL))
-
-
-def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> None:
-    found = [
-        _differs(name, local, batch) for batch, local in (("short", 9.0), ("long", 90.0), ("odd", 0.5)) for name in (NORM, DECODER)
-    ]
-    view = _document(*found)
-    assert _plain(view).count("[long]") == _plain(view).count("begins in 2 of 3") == 2
-    assert [row["batch"] for row in view.data] == ["short", "short", "long", "long", "odd", "odd"]
-
-
-def test_a_difference_of_one_element_is_reported_as_such() -> None:
-    alone = _plain(_document(_differs(NORM, 0.5, local_max=31.0, begins=True)))
-    assert "begins here; max 31 σ, limit 8 σ" in alone
-    assert "; max" not in _plain(_document(_differs(NORM, 9.0)))
-
-
-def _changed(trace: Trace, name: str, change: Callable[[Array], Array]) -> Trace:
-    """Return a trace with one activation changed, under another name."""
-    padded = trace.activations["padded"]
-    return replace(trace, name="changed", activations={"padded": {**padded, name: change(np.array(padded[name]))}})
-
-
-def test_elements_that_are_not_finite_are_a_difference_where_they_are_judged_and_hide_none_at_padding() -> None:
-    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
-    where = np.arange(TINY.batches["padded"].mask.size).reshape(TINY.batches["padded"].mask.shape) == 0
-    found = compare(usual, _changed(usual, LAST, lambda x: np.where(where[..., None], np.nan, x)), TINY.checkpoint)
-    assert [d.activation for d in found if d.begins] == [LAST]
-    value, context = (f"encoder.layer.0.attention.self.{name}" for name in ("value", "context"))
-    padding = ~TINY.batches["padded"].mask[..., None]
-    other = _changed(_changed(usual, value, lambda x: np.where(padding, np.nan, x)), context, lambda x: 2.0 * x)
-    assert next(d.activation for d in compare(usual, other, TINY.checkpoint) if d.begins) == context

@@ -1,6 +1,5 @@
 """`diff` of two runs: what is reported as worse, gone, new, known or better, what is not reported, and in which formats."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,6 @@ import msgspec
 import pytest
 
 from conformance.report.changes import CaseChange, Changes, changes
-from conformance.report.document import as_json
-from conformance.report.page import page
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.merge import merged
@@ -87,13 +84,6 @@ def test_each_change_has_its_kind_and_exit_code_in_both_directions(name: str) ->
         assert (found.kinds, found.exit_code) == (kinds, code)
 
 
-def test_the_headline_counts_what_changed() -> None:
-    same, fails = _norm(0.5), _norm(0.5, 2)
-    found = changes(_results(same, fails), _results(same, _norm(9.0, 2)))
-    assert found.headline == "worse: 1 check and 1 activation worse, 1 mistake new"
-    assert changes(_results(same), _results(same)).headline == "no verdict changed"
-
-
 def test_an_incomplete_run_is_not_a_success() -> None:
     incomplete = changes(RIGHT, replace(RIGHT, notes=(Note("missing", "the end"),)))
     assert (incomplete.exit_code, changes(RIGHT, RIGHT).exit_code) == (1, 0)
@@ -119,36 +109,6 @@ def test_a_golden_with_another_digest_is_not_compared_and_one_from_another_folde
         assert (len(found.cases), found.exit_code) == (compared, 1)
         assert any("golden tiny is another" in note for note in found.notes) == (not compared)
         assert found.headline.startswith("worse" if compared else "nothing was compared")
-
-
-def test_two_implementations_are_compared_where_each_run_has_only_one() -> None:
-    other = replace(ME, implementation="yours")
-    before, after = _results(_norm(0.5)), _results(activation(other, NORM.format(0), 9.0), case=other)
-    found = changes(before, after)
-    assert "mine was compared with yours, the only implementation of either run" in found.notes
-    assert "mine → yours on tiny, cpu, float32 " in _plain(found)
-    third = merged([run(checked(other), checked(Case("hers", "tiny")))])
-    assert changes(before, third).kinds == {"new", "gone"}
-
-
-def test_possible_causes_of_a_change_and_missing_cases_are_reported() -> None:
-    cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
-    found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
-    rendered = _plain(found)
-    assert "possible causes: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
-    assert "new.jsonl: missing: the end of" in rendered
-    assert not changes(_results(), _results()).environment
-
-
-def test_an_activation_on_several_batches_is_one_row_of_the_batch_with_the_largest_error() -> None:
-    names = [f"length-{n}" for n in range(30)]
-    sides = ([_norm(rms + n / 100, batch=name) for n, name in enumerate(names)] for rms in (0.5, 9.0))
-    found = changes(*(_results(*side) for side in sides))
-    check, norm = json.loads(as_json(found.document))["rows"]
-    assert (check["kind"], check["before"], check["after"]) == ("worse", "pass, 30 of 30 activations", "fail, 30 of 30 activations")
-    assert (norm["what"], norm["batches"], norm["after"]) == (f"{NORM.format(0)} [length-29]", 30, "fail, 9.29 σ")
-    assert "[length-29] (30 batches)" in _plain(found)
-    assert "[length-29]" in page(found.document)
 
 
 def test_a_failure_that_is_now_declared_as_known_is_neither_better_nor_gone() -> None:

@@ -1,7 +1,6 @@
 """`trace`: what happens to an input step by step, on the terminal, as Markdown, and as a page."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +13,9 @@ from conformance import golden_of, load_golden
 from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, recipe
-from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
-from conformance.report.document import as_json, markdown
-from conformance.report.page import page
-from conformance.report.terminal import plain
-from conformance.report.trace_report import TracedBatch, document, rendered, traced_batch
+from conformance.report.trace_report import TracedBatch, document, traced_batch
 from conformance.tests.commands import Command
 from conformance.tests.test_own_checkpoints import _write
 
@@ -67,14 +62,6 @@ def test_statistics_include_real_tokens_and_exclude_padding() -> None:
     assert _statistics(trace, "pooler.dense").mean == pytest.approx(trace.activations["left"]["pooler.dense"].mean())
 
 
-def test_values_that_are_not_finite_are_reported() -> None:
-    huge = _with(TRUE, {QUERY: TRUE.activations["padded"][QUERY] * 1e300})
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = document(huge)
-    assert next(row["sides"][0]["rms"] for row in json.loads(as_json(found)) if row["activation"] == QUERY) is None
-    assert page(found)
-
-
 def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> None:
     other = TRUE.activations["padded"][QUERY].copy()
     for mask, added in ((TINY.batches["padded"].mask, 0.5), (~TINY.batches["padded"].mask, 7.0)):
@@ -89,70 +76,12 @@ def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> No
         document(TRUE, true_trace(short))
 
 
-def test_a_hidden_step_is_omitted_and_counted_as_not_shown() -> None:
-    hidden = _with(TRUE, {PROBS: None})
-    assert PROBS not in {s.row.name for s in _first(hidden).steps}
-    assert "exposes 46 of 47 activations" in plain(document(hidden), 80)
-
-
-def test_numbers_are_short() -> None:
-    numbers = (0.0, None, 0.12345, -0.001234, -1.234e-5, 999.4, 12345.6, -1.234e10, float("nan"))
-    texts = ("0", "-", "0.123", "-0.00123", "-1.23e-5", "999", "12346", "-1.23e10", "nan")
-    assert tuple(map(rendered, numbers)) == texts
-
-
-def test_the_likeliest_tokens_are_reported_for_each_mask_of_a_text_with_a_tokenizer_and_a_head(my_bert: Path) -> None:
-    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "[MASK]"]))
-    found = _first(trace).predictions
-    assert list(found) == [(0, 3), (1, 1)]
-    (likely,) = found[0, 3]
-    logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
-    probabilities = np.exp(logits) / np.exp(logits).sum()
-    assert list(likely) == [VOCABULARY[i] for i in np.argsort(-probabilities)[:5]]
-    assert list(likely.values()) == pytest.approx(np.sort(probabilities)[:-6:-1])
-    silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
-    assert _first(trace, silent).predictions[0, 3][1] == {}
-    without_mask = true_trace(from_directory(my_bert, ["i love cats !"]))
-    for other in (without_mask, replace(trace, folder=None), silent):
-        assert not _first(other).predictions
-
-
-def test_a_notebook_shows_the_trace_view() -> None:
-    shown = TRUE._repr_html_()
-    assert shown.startswith("<style>")
-    assert "<html" not in shown
-    assert "How an input flows through golden:tiny" in shown
-
-
 def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
     found = conformance.trace("golden:my-bert", f"checkpoint:{my_bert}", texts=["i love cats !"])
     assert isinstance(found, conformance.Trace)
     assert [t.text for t in _first(found).tokens[0]] == ["[CLS]", "i", "love", "cats", "!", "[SEP]"]
     with pytest.raises(UsageError, match="golden tiny has no tokenizer"):
         conformance.trace("golden:tiny", texts=["i love cats !"])
-
-
-def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
-    narrow, wide = (plain(document(TRUE), width).splitlines() for width in (80, 200))
-    assert (max(map(len, narrow)) <= 80, max(map(len, wide)) <= 200) == (True, True)
-    ((head,), (wide_head,)) = (
-        [line.split() for line in lines if line.startswith("activation ") and "shape" in line] for lines in (narrow, wide)
-    )
-    assert head == ["activation", "shape", "mean", "deviation", "min", "max", "rms"]
-    assert wide_head[-1] == "from"
-    assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
-    module, _, name = QUERY.rpartition(".")
-    assert narrow[narrow.index(module) + 1].split()[0] == name
-
-
-def test_markdown_has_tokens_and_every_step(my_bert: Path) -> None:
-    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "cats"]))
-    text = markdown(document(trace)).replace("\\", "")
-    assert "0. [CLS] i love [MASK] ! [SEP]" in text
-    assert text.count("~~[PAD]~~") == 3
-    steps = re.findall(r"^\| (?!\*\*|---|activation \| shape)", text, re.MULTILINE)
-    assert len(steps) == len(trace.activations["text"])
-    assert "row 0, position 3: " in text
 
 
 def test_a_trace_is_printed_as_json_and_a_saved_one_is_traced_again(my_bert: Path, tmp_path: Path, command: Command) -> None:
@@ -197,9 +126,3 @@ def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatc
     except DependencyMissingError as why:
         pytest.skip(str(why))
     assert "[CLS] i love cats ! [SEP]" in command("trace", "golden:minilm", "--text", "I love cats!").out
-
-
-def test_a_users_batch_is_traced_on_a_goldens_network(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "batch.json"
-    file.write_text('{"input_ids": [[1, 2, 3]]}')
-    assert "1×3×32" in command("trace", "golden:tiny", "--batch", file).out.replace(" ", "")
