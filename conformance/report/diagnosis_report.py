@@ -29,8 +29,6 @@ def _verdict(found: Diagnosis) -> str:
             return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
         return "conforms, as far as these outputs show"
     if not any(e.explains for e in found.explanations):
-        if found.cut_short:
-            return "does not conform, and no explanation was found within the time limit"
         return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
@@ -63,8 +61,6 @@ def _facts(found: Diagnosis) -> Iterator[str]:
         f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
         f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
     )
-    if found.cut_short:
-        yield found.cut_short
 
 
 def _passing(found: Diagnosis) -> Iterator[str]:

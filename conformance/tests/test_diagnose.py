@@ -192,7 +192,7 @@ def test_texts_of_which_no_number_was_printed_are_not_used() -> None:
     texts = Batch.of({"input_ids": np.arange(27).reshape(3, 9) + 3, "attention_mask": mask})
     numbers = np.random.default_rng(0).standard_normal((2, CHECKPOINT.architecture.hidden_size))
     embedding = OutputTable(numbers, {"rows": [0, 2]})
-    assert not diagnose(CHECKPOINT, texts, {"embedding": embedding}, pooling="mean", time_limit=1.0).conforms
+    assert not diagnose(CHECKPOINT, texts, {"embedding": embedding}, pooling="mean").conforms
 
 
 def test_outputs_of_cross_attention_are_read_or_refused_by_their_axes() -> None:

@@ -62,6 +62,6 @@ def test_of_many_rows_some_are_listed_and_the_others_counted() -> None:
 
 def test_a_fault_besides_another_order_is_not_reported_as_an_order() -> None:
     wrong = _mean(_hidden(_model(hidden_act="relu")))[[1, 0, 2, 3, 4, 5]]
-    diagnosis = diagnose(CHECKPOINT, BATCH, {"embedding": _text(wrong)}, time_limit=1.0)
+    diagnosis = diagnose(CHECKPOINT, BATCH, {"embedding": _text(wrong)})
     assert not diagnosis.conforms
     assert not any("rows" in sentence for sentence in _sentences(diagnosis))

@@ -65,13 +65,6 @@ def test_numbers_in_a_format_that_is_not_narrower_are_exact(stored: str, compute
     assert (diagnosis.conforms, diagnosis.stored, diagnosis.digits) == (True, (), None)
 
 
-def test_number_columns_of_a_parquet_file_in_float16_are_stored_in_it(tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    columns = {name: np.array([0.5, 0.25], np.float16) for name in "ab"}
-    parquet.write_table(pyarrow.table(columns), tmp_path / "out.parquet")
-    assert read(tmp_path / "out.parquet").tables[""].stored == "float16"
-
-
 @pytest.mark.parametrize(
     ("text", "stored"),
     [
