@@ -11,12 +11,11 @@ from scipy.optimize import linear_sum_assignment
 
 from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.model.batch import Batch, Ids
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Mask
 
 _READ = {"input_ids", "token_type_ids", "attention_mask"}  # arrays that a batch of plain texts may have
 _COMPARED = ("input_ids", "token_type_ids", "attention_mask", "position_ids", "encoder_hidden_states", "encoder_attention_mask")
 _LISTED = 12  # maximum number of rows in a sentence; no verdict depends on it
-_UNRELATED = float(np.finfo(np.float32).max)  # larger than any distance, and finite, so that there is an order
 _SPECIAL = 2  # special tokens of every text: [CLS] before it, [SEP] after it
 
 
@@ -125,21 +124,28 @@ def other_order(right: BlackBoxSegment) -> tuple[Ids, OtherInputs] | None:
     if batch.size == 1 or (right.network.reading.rows < 0).any():
         return None
     each = [_distances(right, index) for index in right.network.right_poolings]
-    orders = [linear_sum_assignment(distances) for distances in each]
-    best = min(range(len(each)), key=lambda i: float(each[i][orders[i]].sum()))
-    distances, texts = each[best], np.asarray(orders[best][1], np.int64)
-    numbers = _numbers_of_equal_texts(batch)
-    moved = np.flatnonzero(np.asarray(distances.min(1) < _UNRELATED) & (numbers[texts] != numbers))
+    has_numbers: Mask = np.asarray(np.isfinite(each[0]).any(1))
+    costs = [_finite(distances, has_numbers) for distances in each]
+    orders = [linear_sum_assignment(cost) for cost in costs]
+    best = min(range(len(each)), key=lambda i: float(costs[i][orders[i]].sum()))
+    texts, numbers = np.asarray(orders[best][1], np.int64), _numbers_of_equal_texts(batch)
+    moved = np.flatnonzero(np.asarray(has_numbers & (numbers[texts] != numbers)))
     if not len(moved):
         return None
-    clauses = [f"row {row} {'of the outputs is ' * (row == moved[0])}that of text {texts[row]}" for row in moved]
+    clauses = [f"row {row} {'of the outputs is ' if row == moved[0] else ''}that of text {texts[row]}" for row in moved]
     more = [f"{len(clauses) - _LISTED} more"] if len(clauses) > _LISTED else []
     sentence = REORDERED.sentence.format(value=", ".join([*clauses[:_LISTED], *more]))
     return texts, OtherInputs(REORDERED, sentence, batch.cut(texts))
 
 
+def _finite(distances: Array, has_numbers: Mask) -> Array:
+    """Return the distances; where there is none, more than those of all rows together, and 0 for a row without numbers."""
+    none = len(distances) * distances[np.isfinite(distances)].max()
+    return np.where(np.isfinite(distances), distances, np.where(has_numbers[:, None], none, 0.0))
+
+
 def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
-    """Return the mean squared difference of each row of the outputs from each text's, (B, B); large if they share no number."""
+    """Return the mean squared difference of each row of the outputs from each text's, (B, B); infinite if they share none."""
     size = right.network.batch.size
     squares, counts = np.zeros((size, size)), np.zeros((size, size))
     for name, numbers in right.network.outputs.items():
@@ -150,7 +156,7 @@ def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
         actual = np.nan_to_num(actual)
         squares += actual**2 @ is_judged - 2.0 * actual @ (is_judged * wanted) + is_printed @ (is_judged * wanted**2)
         counts += is_printed @ is_judged
-    return np.where(counts > 0.0, squares / np.maximum(counts, 1.0), _UNRELATED)
+    return np.where(counts > 0.0, squares / np.maximum(counts, 1.0), np.inf)
 
 
 def _numbers_of_equal_texts(batch: Batch) -> Ids:

@@ -46,14 +46,6 @@ def _explaining(step: Step, keys: Mask) -> dict[str, Fit]:
 
 @of_networks
 @of_masks
-def test_a_window_has_its_name_beside_any_mask_and_in_a_decoder(architecture: Architecture, mask: Array) -> None:
-    step = _right(architecture, mask)
-    first, *_ = _explaining(step, keys_of(step) & (DISTANCE <= 1)).items()
-    assert (first[0], first[1].value) == ("mask-window", 1)
-
-
-@of_networks
-@of_masks
 def test_a_mask_for_each_head_is_fitted_beside_any_mask_and_in_a_decoder(architecture: Architecture, mask: Array) -> None:
     step = _right(architecture, mask)
     found = _explaining(step, keys_of(step) & HEAD_KEYS)

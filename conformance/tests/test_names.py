@@ -113,7 +113,6 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "half of an exchange": ("value-from-key", "tiny", BOTH, [changed("value", "right(**p.key)")]),
     "a pooler of BERT's deviation": ("parameters-initial", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.02))]),
     "a pooler of another deviation": ("-", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.025))]),
-    "idle lanes, no epsilon": ("norm-idle-lanes", "position-offset", "float32", planted("norm-idle-lanes", 0)),
     "the first layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 0)),
     "the last layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 2)),
     "a factor of the residual": ("residual-scaled/sublayer-scaled", "bert", "bfloat16", planted("residual-scaled", 1)),
@@ -244,7 +243,7 @@ def test_a_mistake_whose_effect_depends_on_other_rows_is_named_where_sets_are_co
 ) -> None:
     monkeypatch.setattr(observation, "SMALL", 0)
     monkeypatch.setattr(observation, "PART", 1)
-    assert [found.name for found in findings(planted("mask-tiled", 0))] == ["mask-tiled"]
+    assert [found.name for found in findings(planted("heads-rows-exchanged", 0))] == ["heads-rows-exchanged"]
 
 
 def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> None:

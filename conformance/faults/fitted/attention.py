@@ -56,19 +56,6 @@ def _mask(step: Step, data: FitData) -> Fit | None:
     return replace(fit(_over_keys(step, by_query), by_query, (), "one for each query"), simpler=(first, heads))
 
 
-def _window(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax over the unmasked keys within a window: the largest distance at which any key has nonzero probability."""
-    attended, keys = _attended(step, data), keys_of(step)
-    if attended is None:
-        return None
-    length = keys.shape[-1]
-    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
-    furthest = int(np.where(attended, distance, 0).max())
-    if furthest >= np.where(keys & _judged_queries(step), distance, 0).max():
-        return None
-    return Fit(_over_keys(step, keys & (distance <= furthest)), 1, "distance", furthest)
-
-
 def _over_keys(step: Step, keys: Mask) -> Step:
     """Return the softmax over other keys, which broadcast to (B, h, Q, S)."""
     return step.recast(variant(Probabilities, keys=lambda _: keys))
@@ -143,8 +130,6 @@ def _row_factors(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_ATTENTION = (
-    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", _window,
-           unexposed_parents=True),
     Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", _mask, unexposed_parents=True,
            estimates="the mask", is_description=True),
     Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", _shared),

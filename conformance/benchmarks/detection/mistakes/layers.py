@@ -112,7 +112,7 @@ ROWS = (
     row("norm-bias-missing", "attended", "right(bias=None)"),
     row("norm-bias-first", "attended", f"({PLAIN} + bias) * weight", says="parameters-other"),
     row("norm-weight-missing", "attended", "right(weight=None)"),
-    row("norm-weight-plus-one", "attended", "right(weight=weight + 1)"),
+    row("norm-weight-plus-one", "attended", "right(weight=weight + 1)", says="parameters-other"),
     row("norm-shared", "output", "right(**p.attended)", suits="not a.shared_layer_norm"),
     row("norms of a layer exchanged", {"attended": "right(**p.output)", "output": "right(**p.attended)"},
         says="norm-shared parameters-of-module", suits="not a.shared_layer_norm"),
