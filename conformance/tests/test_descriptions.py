@@ -11,14 +11,13 @@ from torch import Tensor
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
-from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.faults.changes import Altered
-from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
+from conformance.faults.fitted import FITTED, Fit, FitData, Fitted
 from conformance.faults.fitted.differences import Estimated, assignment
 from conformance.judge import explanation_search
 from conformance.oracle import Step
 from conformance.report.output_formats import REPORT_FORMATS
-from conformance.results.to_records import records_of, results_of
+from conformance.results.to_records import results_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,11 +30,6 @@ def _of_q8_0(right: Callable[..., Tensor], weight: Tensor) -> Tensor:
 
 
 WORDS_OF_Q8_0 = Candidate([changed("word", _of_q8_0), changed("logits", _of_q8_0)])
-
-
-def test_descriptions_alone_say_with_what_the_equation_holds() -> None:
-    assert {fault.name for fault in FITTED if fault.sentence.startswith("the equation holds with ")} == DESCRIPTIONS
-    assert {fault.name for fault in FITTED if not fault.is_description}.isdisjoint(DESCRIPTIONS)
 
 
 def test_every_report_says_that_a_description_names_no_mistake() -> None:
@@ -52,13 +46,6 @@ def test_every_report_says_that_a_description_names_no_mistake() -> None:
     (mistake,) = json.loads(REPORT_FORMATS["json"].of_results(results_of([result])))["cases"][0]["mistakes"]
     assert mistake["fault"]["is_description"]
     assert said in mistake["sentence"]
-
-
-def test_a_name_is_no_description_in_records_either() -> None:
-    result = check(Candidate([MISTAKES["parameters-initial"].at()]), "tiny")
-    assert result.findings
-    assert not any(found.is_description for found in result.findings)
-    assert not any(fault.is_description for a in records_of(result).activations for fault in a.faults)
 
 
 def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the_bias_is_not_blamed() -> None:

@@ -53,12 +53,6 @@ def test_a_mask_for_each_head_is_fitted_beside_any_mask_and_in_a_decoder(archite
     assert found["one for each head"].free == changed.any(2).sum()
 
 
-def test_masks_of_other_rows_for_heads_are_fitted() -> None:
-    step = _right(ENCODER, PADDED)
-    rows = (np.arange(2)[:, None] + np.arange(HEADS)) % 2
-    assert "one for each head" in _explaining(step, PADDED[rows][:, :, None] > 0)
-
-
 @of_networks
 @of_masks
 def test_the_numbers_of_a_mask_for_each_query_are_the_keys_that_it_changes(architecture: Architecture, mask: Array) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from conformance import check, golden_of, load_golden
-from conformance.diagnosis import diagnose
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -16,7 +15,6 @@ TINY = load_golden("tiny")
 CHECKPOINT = TINY.checkpoint
 RAGGED = TINY.batches["padded"]
 LAST = f"encoder.layer.{CHECKPOINT.architecture.num_hidden_layers - 1}.output.LayerNorm"
-WHAT = "last_hidden_state"
 
 
 def _first(mask: Array) -> Array:
@@ -66,12 +64,3 @@ def test_a_runtime_of_lengths_conforms_where_all_padding_is_on_the_right() -> No
     mask = _first(np.asarray(RAGGED.mask)).astype(np.int64)
     right = golden_of("at the right", CHECKPOINT, {"right": Batch(RAGGED.input_ids, RAGGED.token_type_ids, mask)})
     assert check(LengthsAlone((LAST,)), right).outcome == "pass"
-
-
-def test_diagnose_names_the_mistake_from_the_outputs_of_rows_padded_on_the_left() -> None:
-    given = RAGGED.cut(slice(2, 4))
-    right = np.asarray(given.mask)
-    first = Batch(given.input_ids, given.token_type_ids, _first(right).astype(np.int64))
-    hidden = dict(Network(CHECKPOINT.architecture, dict(CHECKPOINT.weights), first).walk())[LAST]
-    found = diagnose(CHECKPOINT, given, {WHAT: np.vectorize(lambda v: f"{v:.5f}", otypes=[object])(hidden).tolist()})
-    assert "mask-as-lengths" in {f.name for f in found.explanations[0].faults}

@@ -49,10 +49,6 @@ def _wrong_sign(mask: Tensor, constant: Constant) -> Tensor:
     return (1.0 - mask) * constant(mask.dtype)
 
 
-def _inverted(mask: Tensor, constant: Constant) -> Tensor:
-    return mask * -constant(mask.dtype)
-
-
 def _filled(mask: Tensor, constant: Constant) -> Tensor:
     return torch.zeros_like(mask).masked_fill(mask.bool(), -constant(mask.dtype))
 
@@ -81,25 +77,6 @@ def _names(candidate: Candidate, golden: str, dtype: str) -> list[set[str]]:
 )
 def test_a_mask_added_with_the_wrong_sign_has_one_name(constant: str, dtype: str, exposed: str, name: str) -> None:
     assert _names(_candidate(_wrong_sign, constant, exposed), "tiny", dtype) == [{name}]
-
-
-@pytest.mark.parametrize(
-    ("constant", "dtype", "exposed"),
-    [
-        ("10000", "float32", "layers"),
-        ("largest", "float32", "all"),
-        ("10000", "bfloat16", "all"),
-        ("largest", "bfloat16", "layers"),
-    ],
-)
-def test_an_inverted_mask_has_no_other_name(constant: str, dtype: str, exposed: str) -> None:
-    (names,) = _names(_candidate(_inverted, constant, exposed), "tiny", dtype)
-    assert names
-    assert names <= {"mask-inverted", "mask-inverted-lowest"}
-
-
-def test_twelve_layers_with_the_same_mask_are_one_mistake() -> None:
-    assert _names(_candidate(_inverted, "largest", "without scores"), "deep", "float32") == [{"mask-inverted-lowest"}]
 
 
 INVERTED = "all of the sequences without padding, and nothing else, as an inverted mask (mask-inverted)"
@@ -158,12 +135,3 @@ def test_a_wrong_sign_lets_no_token_of_a_decoder_attend_to_a_later_one(name: str
     assert wrong
     assert not np.triu(wrong.value, 1).any()
     assert (wrong.value != step.value).any()
-
-
-def test_a_mask_without_padding_has_no_sign_and_an_inverted_one_of_padded_rows_alone_is_the_same_with_any_constant() -> None:
-    for name in ("mask-sign", "mask-sign-10000", "mask-inverted-lowest"):
-        assert _applied(name, ENCODER, PROBS)[1] is None
-    lowest, inverted = (_applied(n, ENCODER, PROBS, attention_mask=PADDED)[1] for n in ("mask-inverted-lowest", "mask-inverted"))
-    assert lowest
-    assert inverted
-    np.testing.assert_array_equal(lowest.value, inverted.value)

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer
 
 from conformance import UsageError, check, golden_of, load_directory
 from conformance.implementations.demystified import demystified, wordpiece
-from conformance.implementations.demystified import run as runs
 from conformance.implementations.demystified.checkpoints import newest
-from conformance.implementations.demystified.corpus import split, tokenized
+from conformance.implementations.demystified.corpus import tokenized
 from conformance.implementations.demystified.curves import together
 from conformance.implementations.demystified.dialogues import CONVERSATIONS, LINES, OWN, dialogues
 from conformance.implementations.demystified.examples import Examples, permuted, shortened
@@ -102,32 +101,6 @@ class TestExamples:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
-class TestHeldOut:
-    def test_each_pair_is_on_one_side_of_the_split_and_none_crosses_it(self, examples: Examples) -> None:
-        c = examples.corpus
-        training, held_out = split(c, 0.1)
-        assert held_out is not None
-        assert training.size + held_out.size == c.size
-        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # Utterances of the longest conversation.
-        parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
-        assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
-
-    def test_a_single_conversation_has_nothing_held_out(self) -> None:
-        tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
-        whole = tokenized([["a", "b", "c", "a", "b", "c"]], tokenizer)
-        assert split(whole, 0.5) == (whole, None)
-
-    def test_held_out_utterances_that_are_all_equal_are_not_scored(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
-        rest = [*QUICK, str(tmp_path / "run")]
-        assert main([str(tmp_path), *rest]) == 0
-        said = capsys.readouterr().out
-        assert "training pairs:" in said
-        assert "held-out" not in said
-
-
 class TestRun:
     def test_a_killed_and_resumed_run_has_the_same_curve_and_weights_bit_for_bit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,34 +124,6 @@ class TestRun:
         assert (parts / "curve.jsonl").read_bytes() == (whole / "curve.jsonl").read_bytes()
         for file in ("model.safetensors", "training.safetensors"):
             assert (newest(parts) / file).read_bytes() == (newest(whole) / file).read_bytes()
-
-    def test_a_run_interrupted_before_its_settings_are_written_starts_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupted(*_: object) -> None:
-            (tmp_path / "tokenizer.json").write_bytes(b"half")
-            raise KeyboardInterrupt
-
-        rest = [*QUICK, str(tmp_path)]
-        with monkeypatch.context() as patch:
-            patch.setattr(runs, "tokenized", interrupted)
-            assert main(rest) == 130
-        assert main([*rest, "--resume"]) == 0
-
-    def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        rest = [*QUICK, str(tmp_path / "run")]
-        assert main(rest) == 0
-        assert main(rest) == 2
-        assert "go on with --resume" in capsys.readouterr().err
-        assert main([*rest, "--resume", "--seed=1"]) == 2
-        assert "seed was 0" in capsys.readouterr().err
-
-    def test_numbers_out_of_range_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:
-        for wrong in ("--steps=0", "--seed=-1", "--length=4", "--heads=3", "--batch-size=0"):
-            assert main([wrong, "--out", str(tmp_path / "run")]) == 2
-        assert not (tmp_path / "run").exists()
 
     def test_both_losses_fall_pairs_are_classified_above_chance_and_the_network_conforms(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

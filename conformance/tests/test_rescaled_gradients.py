@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from conformance import Training, captured_step, load_golden
+from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import Loop, loss
 from conformance.benchmarks.training.measure import gradients_alone, of_few
 from conformance.checks.check import Plan, Request
@@ -91,18 +91,10 @@ def _divided(model: Any, training: Training) -> Any:
     return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
-def _assigned(model: Any, batch: Any) -> None:
-    """Assign the gradients of `torch.autograd.grad` to `.grad`."""
-    every = list(model.parameters())
-    for p, gradient in zip(every, torch.autograd.grad(loss(model, batch), every), strict=True):
-        p.grad = gradient
-
-
 CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
     "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
     "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
     "divided by the number of labelled tokens": _divided,
-    "by torch.autograd.grad": Loop(backward=_assigned),
 }
 
 
@@ -124,17 +116,3 @@ def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: st
 def test_gradients_of_another_scale_are_named_as_scaled(train: Callable[[Any, Training], Any], times: str) -> None:
     result = _judged(train)
     assert any(f"the gradient is {times} times" in verdict.reason for verdict in result.failures), str(result)
-
-
-def test_a_backward_pass_after_clipping_replaces_the_gradient_and_the_functions_are_restored() -> None:
-    net, own = nn.Linear(1, 1, bias=False), (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)
-    x = torch.ones(1, 1)
-
-    def step() -> None:
-        output: Tensor = net(x).sum()
-        torch.autograd.backward(output, retain_graph=True)
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        torch.autograd.backward(output)
-
-    assert dict(captured_step(net, step))["weight.grad"].item() == pytest.approx(1.5, abs=1e-5)
-    assert own == (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from conformance import Batch
 from conformance.diagnosis import Diagnosis, OutputTable, diagnose
@@ -50,14 +49,6 @@ def test_the_rows_of_equal_texts_keep_their_places() -> None:
 def test_rows_that_were_not_printed_are_not_named() -> None:
     printed = OutputTable(_text(_mean(_hidden(_model()))[[3, 1]]), {"rows": [0, 2]})
     assert _sentences(diagnose(CHECKPOINT, BATCH, {"embedding": printed})) == [_said({0: 3, 2: 1})]
-
-
-def test_of_many_rows_some_are_listed_and_the_others_counted() -> None:
-    ids = np.random.default_rng(0).integers(5, 90, (16, 4))
-    with torch.no_grad():
-        hidden = _model()(torch.tensor(ids)).last_hidden_state[:, 0]
-    (sentence,) = _sentences(diagnose(CHECKPOINT, Batch.of({"input_ids": ids}), {"embedding": _text(hidden.flip(0))}))
-    assert sentence.endswith("row 11 that of text 4, 4 more")
 
 
 def test_a_fault_besides_another_order_is_not_reported_as_an_order() -> None:

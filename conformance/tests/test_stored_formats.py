@@ -9,15 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from conformance import golden_of
-from conformance.cli.similarity import _stored
 from conformance.diagnosis import Diagnosis, diagnose, read
 from conformance.diagnosis.outputs import filled
 from conformance.diagnosis.tables import tables
 from conformance.numerics.formats import FORMATS
 from conformance.report.diagnosis_report import document
 from conformance.report.document import markdown
-from conformance.tests.dense_modules import WIDTH, network
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
 
 
@@ -89,12 +86,3 @@ def test_the_variances_of_storing_and_of_printing_are_added() -> None:
     places = FORMATS["float16"].ulp(np.array([0.5, 2.0]))
     np.testing.assert_array_equal(known.units[[0, 2]], np.hypot([0.1, 0.01], places))
     assert (known.stored, filled(["0.5"], (1,), "x", stored="float16", computed=FORMATS["float16"]).units[0]) == ("float16", 0.1)
-
-
-def test_the_rounding_of_stored_embeddings_is_part_of_a_similarity(tmp_path: Path) -> None:
-    golden = golden_of("given", network().checkpoint, {"given": BATCH})
-    embeddings = np.random.default_rng(0).standard_normal((BATCH.size, WIDTH)).astype(np.float16)
-    np.save(tmp_path / "out.npy", embeddings)
-    _, variance = _stored(tmp_path / "out.npy", golden, FORMATS["float32"])
-    np.testing.assert_array_equal(variance, FORMATS["float16"].ulp(embeddings.astype(np.float64)) ** 2 / 12.0)
-    assert not _stored(tmp_path / "out.npy", golden, FORMATS["float16"])[1].any()
