@@ -15,7 +15,6 @@ from conformance.faults.edits import (
     kept_share,
     operand,
     other_parameters,
-    other_weight,
     parameter,
     reads,
     recast,
@@ -188,9 +187,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
           other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
     Fault("norm-bias-missing", NORMS, "beta is not added", parameter("bias", lambda beta, _: 0.0 * beta)),
-    Fault("norm-weight-missing", NORMS, "gamma is 1", other_weight(np.ones_like), tried=ALONE),
-    Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged",
-          other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}), tried=ALONE),
     *(
         Fault(f"norm-over-{axes}", NORMS, f"mean and variance are taken over {which}", _over(turned))
         for axes, which, turned in (

@@ -5,32 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis import diagnose
 from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
-from conformance.diagnosis.explanations import STAGES, BlackBoxCase
+from conformance.diagnosis.explanations import BlackBoxCase
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.problem import PrintedProblem
 from conformance.diagnosis.tables import OutputTable
-from conformance.judge.search.fault_sets import FAULTS, VERIFIED
+from conformance.judge.search.fault_sets import VERIFIED
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, placements, with_faults
 from conformance.numerics.formats import format_named
-from conformance.progress import watched
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model, _text
 
 
 @cache
 def _two_faults() -> dict[str, Any]:
     return {"last_hidden_state": _text(_hidden(_model(hidden_act="relu"), attention_mask=None))}
-
-
-def test_every_stage_reports_progress() -> None:
-    reported: list[tuple[str, float]] = []
-    with watched(lambda what, done: reported.append((what, done))):
-        diagnose(CHECKPOINT, BATCH, _two_faults())
-    stages = list(dict.fromkeys(what for what, _ in reported))
-    assert stages == [stage for stage in STAGES if stage in stages]
-    assert {FAULTS[0], FAULTS[1], f"verifying {FAULTS[1]}"} <= set(stages)
-    assert all(0.0 <= done <= 1.0 for _, done in reported)
 
 
 def test_values_taken_from_a_network_with_some_of_the_faults_are_exact() -> None:

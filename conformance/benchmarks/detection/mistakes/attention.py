@@ -154,7 +154,7 @@ ROWS = (
     row("tokens-packed-left", "context", "packed_left(right(), mask)"),
     row("keys-last-unread", "context", "right(dropped=F.pad(dropped[..., :-4], (0, 4)))", says=""),
     row("precision-int8-cache", "context", "right(v=levels(v, 127, -1))", dtypes=SINGLE),
-    row("head-zero", "context", "right(v=v.index_fill(1, order.new_tensor([1]), 0))", suits=HEADS),
+    row("head-zero", "context", "right(v=v.index_fill(1, order.new_tensor([1]), 0))", "result-other", suits=HEADS),
     row("heads-share-first", "context", "right(v=v[:, :1])", suits=HEADS),
     row("head-order", "context", "(dropped @ v).reshape(value.shape)", suits=HEADS),
     row("head-merge-interleaved", "context", "(dropped @ v).permute(0, 2, 3, 1).flatten(2)", suits=HEADS),
