@@ -16,7 +16,7 @@ from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.inputs import other_inputs, other_order
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.pooling import EMBEDDING, POOLINGS, declared, in_question
-from conformance.diagnosis.problem import PrintedTrial
+from conformance.diagnosis.problem import NO_FAULTS, PrintedTrial
 from conformance.diagnosis.tables import OutputTable
 from conformance.errors import UsageError
 from conformance.faults.fault import ignored
@@ -25,7 +25,6 @@ from conformance.judge.evidence import Estimate
 from conformance.judge.filters import project
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import FittedFaults
 from conformance.judge.step_phrases import phrases
 from conformance.judge.threads import products_on_one_thread
 from conformance.model.activation import SENTENCE
@@ -68,30 +67,22 @@ class RankedExplanation:
         pooling: name of the pooling; empty if there is no embedding.
         pooling_differs: whether it differs from the pooling that was asked for.
         dtype: the format in which the system computes.
-        explains: whether the remaining error passes as rounding.
         rms, max: RMS and maximum of the remaining error, in sigma.
         z: projection of the residual on the faults' effect, in standard deviations of the noise's projection; None if the faults
             have no effect.
         evidence: log-likelihood ratio to the correct network, in nats.
-        accounted: fraction of Σ r²/σ² that the explanation accounts for.
-        free: number of fitted parameters.
         tied: whether it cannot be distinguished from the best explanation on these numbers.
-        nll: −ln of the numbers' likelihood, up to a constant.
     """
 
     faults: tuple[FaultAttribution, ...]
     pooling: str
     pooling_differs: bool
     dtype: str
-    explains: bool
     rms: float
     max: float
     z: float | None
     evidence: float
-    accounted: float
-    free: int
     tied: bool
-    nll: float
 
 
 @dataclass(frozen=True)
@@ -290,8 +281,7 @@ def _reordered(judged: JudgedCase) -> list[PrintedTrial]:
     orders = math.lgamma(case.network.batch.size + 1)  # ln of the number of orders, since the best of them is taken
     if not restored.good or restored.best.nll + orders >= judged.best.nll:
         return []
-    fit = FittedFaults((), restored.base.squares)
-    return [PrintedTrial(fit, True, agreement=restored.best, dtype=case.dtype, inputs=inputs)]
+    return [PrintedTrial(NO_FAULTS, True, agreement=restored.best, dtype=case.dtype, inputs=inputs)]
 
 
 def _explanation(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> RankedExplanation:
@@ -306,21 +296,16 @@ def _explanation(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> Rank
     projection = None
     if fit.placements and np.isfinite(effect := (problem.value(fit.placements) - case.right.value)[index]).all():
         projection = project(base.residual[index], effect, base.noise(index))
-    before = float(base.squares[judged.best.pooling_index])
     return RankedExplanation(
         tuple(faults),
         case.pooling(index),
         index not in case.network.right_poolings,
         trial.dtype,
-        trial.explains,
         agreement.rms,
         agreement.max,
         projection.z if projection else None,
         judged.best.nll - agreement.nll,
-        1.0 - float(fit.squares[index]) / before if before else 0.0,
-        trial.free,
         tied,
-        agreement.nll,
     )
 
 

@@ -10,13 +10,12 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward
-from conformance.diagnosis.problem import LEAST_RMS, Filtered, PrintedProblem, PrintedTrial
+from conformance.diagnosis.problem import LEAST_RMS, NO_FAULTS, Filtered, PrintedProblem, PrintedTrial
 from conformance.faults import CATALOGUE
 from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.filters import GROSS
-from conformance.judge.search.fault_sets import FAULTS, RENOISED, Search
+from conformance.judge.search.fault_sets import FAULTS, Search
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import FittedFaults
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Format, format_named
@@ -25,7 +24,6 @@ from conformance.progress import report_progress
 
 OTHERS = "other poolings, formats and inputs"
 STAGES = (OTHERS, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
-PARTIAL = 2  # number of sets that are reported for each number of faults if none explains the outputs
 BALLPARK = 4.0  # factor by which the estimate of a format's noise, before it is computed, may be wrong
 COARSEST = FORMATS["bfloat16"]
 
@@ -113,35 +111,25 @@ class JudgedCase:
         return PrintedProblem(self.base, patterns, self.best.nll)
 
     def trials(self, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
-        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials."""
+        """Return the trials that explain the outputs and are likelier than the correct network."""
         others = [t for t in self._others() if t.explains and t.agreement.nll < self.best.nll]
         if any(not t.loose for t in others):
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
         searched = [p for p in tried if p.fault.extent == WHOLE_LAYER or not p.fault.after_failure]
-        result = Search(self.problem, searched, rounding, begin=_begin).result()
-        if others or result.explaining:
-            return [*others, *result.explaining]
-        nearest = [t for fits in result.nearest for t in self._nearest(fits) if self.problem.is_determined(t.fit)]
-        return [t for t in nearest if t.explains] or nearest
-
-    def _nearest(self, fits: Sequence[FittedFaults]) -> list[PrintedTrial]:
-        """Return the sets that leave the smallest residual on the whole batch, to be reported if nothing explains the outputs."""
-        nearest = sorted((self.problem.fit_on_whole(fit) for fit in fits), key=lambda fit: fit.distance)
-        return [self.problem.judge(fit, own=number < RENOISED) for number, fit in enumerate(nearest[:PARTIAL])]
+        return [*others, *Search(self.problem, searched, rounding, begin=_begin).explaining()]
 
     def _others(self) -> Iterator[PrintedTrial]:
         """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""
-        case, network, squares = self.case, self.case.network, self.base.squares
-        poolings = sorted(set(range(len(squares))) - set(network.right_poolings))
+        case, network = self.case, self.case.network
         promised = self.problem.storage
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > promised.unit_roundoff and self._could_be(f, BALLPARK)]
         part = self.problem.part(()).right.network
         longest = _longest_row(network)
         _begin(OTHERS)
-        for index in poolings:
-            agreement, only = self.base.agreement(index), np.where(np.arange(len(squares)) == index, squares, np.inf)
-            yield PrintedTrial(FittedFaults((), only), agreement.passes, agreement=agreement, dtype=case.dtype)
+        for index in sorted(set(range(network.reading.shape[0])) - set(network.right_poolings)):
+            agreement = self.base.agreement(index)
+            yield PrintedTrial(NO_FAULTS, agreement.passes, agreement=agreement, dtype=case.dtype)
         for other in narrower:
             weights = rounded_weights(case.checkpoint, other.name, cache)
             yield from self._of_network(replace(network, weights=weights), replace(part, weights=weights), other)
@@ -161,10 +149,9 @@ class JudgedCase:
             if all(largest[index] > GROSS * base.limits(index).max for index in poolings):
                 return
         judged = JudgedForward(BlackBoxSegment(network, storage), hypothesis, base).widened()
-        fit = FittedFaults((), judged.squares)
         for agreement in map(judged.agreement, poolings):
             explains = agreement.passes and (inputs is not None or agreement.rms >= LEAST_RMS)
-            yield PrintedTrial(fit, explains, loose=inputs is None, agreement=agreement, dtype=storage.name, inputs=inputs)
+            yield PrintedTrial(NO_FAULTS, explains, loose=inputs is None, agreement=agreement, dtype=storage.name, inputs=inputs)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
         """Return whether the residual is no larger than a narrower format's rounding, and smaller by at most the factor `times`.
@@ -179,10 +166,10 @@ class JudgedCase:
         return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * base.limits(0).rms)).any())
 
     def ranked(self, trials: Sequence[PrintedTrial]) -> list[tuple[PrintedTrial, bool]]:
-        """Return the trials in order, each with whether it is tied with the first.
+        """Return the trials, which explain the numbers, in order, each with whether it is tied with the first.
 
-        Trials that explain the numbers come first, those that need a larger sigma after the others; then trials are ordered by
-        cost: the nll plus the evidence threshold for each fault, fitted number, other input, and pooling that was not asked for.
+        Trials that need a larger sigma come after the others; then trials are ordered by cost: the nll plus the evidence threshold
+        for each fault, fitted number, other input, and pooling that was not asked for.
         Of the trials tied with the first, those with the fewest of these come first, then those with the widest reach, then the
         catalogue's order holds.
         """
@@ -195,14 +182,13 @@ class JudgedCase:
             return t.agreement.nll + evidence_threshold * (t.complexity + is_other)
 
         def is_tied(t: PrintedTrial) -> bool:
-            is_alike = first.explains and (t.explains, t.loose) == (True, first.loose)
-            return is_alike and cost(t) - cost(first) < evidence_threshold and t.complexity <= first.complexity
+            return t.loose == first.loose and cost(t) - cost(first) < evidence_threshold and t.complexity <= first.complexity
 
         def simplest(t: PrintedTrial) -> tuple[int, int, list[int]]:
             placements = t.fit.placements
             return t.complexity, sum(p.reach for p in placements), [_ORDER[p.fault.name] for p in placements]
 
-        ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
+        ordered = sorted(trials, key=lambda t: (t.loose, cost(t)))
         first = ordered[0]
         tied = sorted(filter(is_tied, ordered), key=simplest)
         return [*((t, True) for t in tied), *((t, False) for t in ordered if not is_tied(t))]

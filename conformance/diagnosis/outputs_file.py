@@ -161,14 +161,13 @@ def _integers(tree: Any, name: str) -> Any:
 def _table(name: str, part: Any) -> OutputTable:
     if not isinstance(part, dict):
         return OutputTable(part)
-    known = {"values", "digits", *AXES.values()}
+    known = {"values", *AXES.values()}
     if "values" not in part or set(part) - known:
         raise UsageError(
             f"{name} has {', '.join(part)}; expected values and, where needed, {', '.join(sorted(known - {'values'}))}"
         )
     parts = {axis: _integers(part[axis], f"{name}/{axis}") for axis in AXES.values() if axis in part}
-    digits = None if "digits" not in part else _integers(part["digits"], f"{name}/digits")
-    return OutputTable(part["values"], parts, digits)
+    return OutputTable(part["values"], parts)
 
 
 def _arrays(file: Path) -> Given:
@@ -178,12 +177,11 @@ def _arrays(file: Path) -> Given:
     outputs = {}
     for name, array in found.items():
         base, _, axis = name.partition("/")
-        if axis and (base not in found or axis not in (*AXES.values(), "digits")):
+        if axis and (base not in found or axis not in AXES.values()):
             raise UsageError(f"{file} has {name}; expected NAME/ and one of {', '.join(AXES.values())}, beside NAME")
         if not axis:
             parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in AXES.values() if f"{name}/{a}" in found}
-            digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
-            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, digits, stored=formats.get(name, ""))
+            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, stored=formats.get(name, ""))
     return Given(outputs, inputs)
 
 

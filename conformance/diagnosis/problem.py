@@ -27,6 +27,7 @@ NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distin
 TIES = 8.0
 # The RMS of correct runs is 0.3 to 2 sigma; an error with a smaller RMS is not explained by another format's noise.
 LEAST_RMS = 0.3
+NO_FAULTS = FittedFaults((), np.zeros(1))  # the fit of a trial without faults of the network, whose distance is not compared
 WIDER = 2.0  # multiple of the correct network's sigma beyond which an explanation consists mostly of noise
 
 

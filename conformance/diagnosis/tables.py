@@ -55,7 +55,6 @@ class OutputTable:
     Attributes:
         values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
         parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
-        digits: decimals of every number, which override the printed digits.
         shape: the shape printed with the table, or None.
         stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
             Of two half formats that are printed with a table or its parts, it is the coarser.
@@ -63,7 +62,6 @@ class OutputTable:
 
     values: Any
     parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    digits: int | None = None
     shape: tuple[int, ...] | None = None
     stored: str = ""
 

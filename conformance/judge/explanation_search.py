@@ -88,8 +88,8 @@ def _searched(
 def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
     """Return the explanations with the fewest faults; none if each has as many numbers as the elements that it changes."""
     at_every_step = list(_at_every_step(placements)) if most_faults > 1 else []
-    found = Search(problem, placements, at_every_step, most_faults).result()
-    determined = [_explanation(trial, problem) for trial in found.explaining if problem.is_determined(trial)]
+    found = Search(problem, placements, at_every_step, most_faults).explaining()
+    determined = [_explanation(trial, problem) for trial in found if problem.is_determined(trial)]
     return _ordered(determined, problem) if determined else ()
 
 

@@ -13,11 +13,19 @@ import numpy as np
 
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
-from conformance.faults.fitted.differences import Assignment, Estimated, assignment, counted, elements_in_words, ends_before_number
+from conformance.faults.fitted.differences import (
+    Assignment,
+    Estimated,
+    assignment,
+    block_of,
+    counted,
+    elements_in_words,
+    ends_before_number,
+)
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, as_array
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
@@ -176,8 +184,14 @@ def _linear(step: Step, data: FitData) -> Fit | None:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
                 estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
     assigned, wrong = _assigned(step, data, partial(_of_stored, step), estimates), _wrong_outputs(step, data)
-    text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
-    return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=_if_any(assigned))
+    words = ends_before_number(
+        f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
+    )
+    columns: Mask = np.asarray(estimates["weight"].differs.any(0) if estimates else np.zeros(inputs, np.bool_))
+    if 0 < LEAST_ROWS * columns.sum() <= inputs:
+        block = block_of(np.ones(outputs, np.bool_), columns)
+        words = f"{_name(step, 'weight')}{block}, number of columns", float(columns.sum())
+    return Fit(_of_solution(step, solved), solved.rank * outputs, *words, simpler=_if_any(assigned))
 
 
 def _if_any(fit: Fit | None) -> tuple[Fit, ...]:

@@ -33,19 +33,6 @@ RENOISED = 2  # number of the nearest sets that are judged by their own sigma, w
 
 
 @dataclass(frozen=True, eq=False)
-class SearchResult(Generic[AnyTrial]):
-    """The result of a search.
-
-    Attributes:
-        explaining: the sets that explain the numbers.
-        nearest: for each number of faults, the sets that bring the oracle nearest to the numbers.
-    """
-
-    explaining: tuple[AnyTrial, ...]
-    nearest: tuple[tuple[FittedFaults, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Search(Generic[AnyTrial]):
     """A search for the smallest sets of faults that explain the numbers.
 
@@ -63,30 +50,27 @@ class Search(Generic[AnyTrial]):
     most_faults: int = MOST_FAULTS
     begin: Callable[[str], None] = lambda stage: None
 
-    def result(self) -> SearchResult[AnyTrial]:
-        """Return the sets with the fewest faults that explain the numbers, and the nearest sets."""
-        explaining, nearest = list[AnyTrial](), list[tuple[FittedFaults, ...]]()
-        followed = [self.whole.none]
+    def explaining(self) -> list[AnyTrial]:
+        """Return the sets with the fewest faults that explain the numbers."""
+        explaining, followed = list[AnyTrial](), [self.whole.none]
         for count in range(self.most_faults):
             if not followed:
                 break
             self.begin(FAULTS[count])
             part = self._part(followed[0])
             fits, explained = self._extended(followed, part, count) if count else self._single(part)
-            nearest.append(tuple(fits[:VERIFIED]))
-            if not count and not explained and self.fallback:
-                fits_of_fallback, explained = self._falling_back(part)
-                nearest.append(tuple(fits_of_fallback[:RENOISED]))
+            if not count and not explained:
+                explained = self._falling_back(part)
             explaining += explained
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
-        return SearchResult(tuple(explaining), tuple(nearest))
+        return explaining
 
-    def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
-        """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
+    def _falling_back(self, part: Problem[AnyTrial]) -> list[AnyTrial]:
+        """Return the faults of the fallback that explain the numbers."""
         fits = self._improved(part, part.none, self.fallback)
-        return fits, self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
+        return self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
     def _part(self, nearest: FittedFaults) -> Problem[AnyTrial]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
