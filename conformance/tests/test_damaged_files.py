@@ -1,7 +1,6 @@
 """Damaged files given to every reader result in a value or in one of the project's own errors.
 
-`python -m conformance.benchmarks.readers` tries 20,000 files for each reader and measures time and memory; with `--full`,
-also for files at the size limits."""
+`python -m conformance.benchmarks.readers` tries 20,000 files for each reader and measures time and memory."""
 
 import io
 import os
@@ -94,7 +93,7 @@ def test_the_size_declared_by_a_file_is_not_trusted(tmp_path: Path, monkeypatch:
         read_bytes(tmp_path / "file", 4)
 
 
-# The contents of the file, and words of the message. Files at the limits are measured by `conformance.benchmarks.readers --full`.
+# The contents of the file, and words of the message.
 BEYOND: Mapping[str, tuple[str, bytes, str]] = {
     "numbers in JSON": ("outputs: JSON", b'{"last_hidden_state": [' + b"0," * (PRINTED + 1) + b"0]}", "more than 524288 values"),
     "numbers in text": ("outputs: text", b"[" + b"0 " * (PRINTED + 1) + b"]", "more than 524288 values"),

@@ -12,7 +12,6 @@ from torch import nn
 from conformance import Result, check, load_directory
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.implementations.hugging_face import BertWithHeads, hf_eager
-from conformance.implementations.inner_workings import inner_workings
 from conformance.model.architecture import Dense
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, directory, network
 from conformance.tests.planted_mistakes import Planted
@@ -96,12 +95,6 @@ def test_an_omitted_part_of_a_dense_layer_is_named(
     ((name, words),) = [(finding.name, finding.sentence) for finding in result.findings]
     assert name == sentence[0]
     assert sentence[1] in words
-
-
-def test_an_implementation_without_dense_layers_is_not_judged_on_them() -> None:
-    result = check(inner_workings, network(TANH))
-    assert result.outcome == "skip"
-    assert "dense layers behind the pooling of a sentence embedding" in result.reason
 
 
 REFUSED: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (

@@ -141,6 +141,7 @@ class _Wrong(HuggingFace):
         return model
 
 
+@pytest.mark.landing(suffix=[".pt", ".pt2"])
 @pytest.mark.parametrize(
     ("write", "suffix"),
     [(exports.traced, ".pt"), (exports.exported, ".pt2"), pytest.param(exports.onnx, ".onnx", marks=needs_onnx)],
@@ -205,7 +206,6 @@ def test_a_correct_archive_conforms_with_and_without_its_layers_observed(name: s
 # Export mistakes.
 
 
-@pytest.mark.landing(name=["mask baked", "inputs swapped", "reduced precision"])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_export_mistake_is_named(name: str, tmp_path: Path) -> None:
     wrong, names = MISTAKES[name]

@@ -10,8 +10,6 @@ import torch
 
 from conformance import Architecture, check
 from conformance.judge.segment import between
-from conformance.model.activations import table
-from conformance.model.architecture import Dense
 from conformance.model.batch import Batch
 from conformance.oracle import Network
 from conformance.report.finding_sentences import cause, evidence, sentence
@@ -57,25 +55,6 @@ def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
             segment = between(network, name, exposed - {name})
             expected = [n for n in segment[:-1] if rows[n].kind != "copy" and not rows[n].is_internal]
             assert list(unexposed_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
-
-
-def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
-    names, first = list(table(LEAST)), "encoder.layer.0.output.LayerNorm"
-    scores, probs = (f"encoder.layer.1.attention.self.{name}" for name in ("scores", "probs"))
-    for place, exposed, text in (
-        (probs, [name for name in names if name != scores], f"or the step before it that is not exposed: {scores}"),
-        (LAST, [first, LAST], f"or one of the 11 steps between {first} and it, which are not exposed (3 more only copy)"),
-        (LAST, [LAST], "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"),
-        (LAST, names, ""),
-    ):
-        assert str(unexposed_steps(place, _records(names, exposed))) == text
-    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
-    assert said.startswith(
-        "It may be in this step or in 20 unexposed ones before it, after embeddings.LayerNorm and layer 0, output.d"
-    )
-    assert not unexposed_steps(f"{first}.grad", _records([f"{first}.grad"], ())).names
-    dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
-    assert unexposed_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
 
 
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:

@@ -8,21 +8,18 @@ import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import special
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
 from conformance.checks import candidate_device
 from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
-from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS
 from conformance.numerics.function_error_bounds import rows, table_bounds
 from conformance.numerics.function_errors import BINS, MeasuredErrors, measured
@@ -131,26 +128,6 @@ def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Fu
     result = check("hf-eager", "tiny")
     assert (result.outcome, result.exit_code) == ("error", 3)
     assert "torch's gelu on cpu is no float32 function" in result.reason
-
-
-class Calls(TorchDispatchMode):
-    """A recorder of the operators that are called, with the number of elements and the format of each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: set[tuple[str, int, torch.dtype]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.made.add((func.overloadpacket._qualified_op_name, result.numel(), result.dtype))
-        return result
-
-
-def test_first_calls_are_made_by_one_thread_for_every_function_in_both_formats() -> None:
-    with Calls() as calls:
-        make_first_calls.__wrapped__()
-    assert {(f"aten::{name}", 1, dtype) for name in FIRST_CALLED for dtype in (torch.float32, torch.float64)} <= calls.made
-    assert {elements for _, elements, _ in calls.made} == {1}
 
 
 @pytest.mark.skipif(not LIBRARY.is_file(), reason="torch is not built as libtorch_cpu.so, which has the functions' names")

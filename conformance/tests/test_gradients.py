@@ -36,21 +36,6 @@ def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     assert not any(v.is_through_wrong_step for v in result.verdicts)
 
 
-def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:
-    class Three(WithWrongBackward):
-        def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
-            model = super().module(checkpoint, device, dtype)
-            WRONG["ReLU's derivative"].plant(model)
-            model["bert"].embeddings.token_type_embeddings.weight.requires_grad_(False)
-            return model
-
-    assert origins(judged(Three(WRONG["mean detached"]), source="cls.loss")) == {
-        "encoder.layer.1.output.dropout.grad": ("gradient-norm-mean-detached",),
-        "encoder.layer.1.intermediate.dense.grad": ("gradient-function-relu",),
-        "bert.embeddings.token_type_embeddings.weight.grad": ("gradient-missing",),
-    }
-
-
 # Mistakes without a name, at places chosen by a seed: where the gradient is changed, and how.
 _PLACES = {
     "bert.encoder.layer.0.output.dense": {"encoder.layer.0.intermediate.intermediate_act_fn.grad"},

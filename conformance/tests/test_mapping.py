@@ -69,8 +69,6 @@ def test_a_model_is_mapped_by_value_and_conforms(name: str, golden: str) -> None
         ("UnscaledEncoder", "styles:SentenceEncoder", "tiny", "scale-missing"),
         ("TanhBert", "annotated:AnnotatedBert", "tiny", "gelu-variant"),
         ("FirstNormBert", "annotated:AnnotatedBert", "tiny", "epsilon"),
-        ("NormlessBert", "annotated:AnnotatedBert", "tiny", "norm-missing"),
-        ("WidthScaledBert", "styles:FusedBert", "wide", "scale-missing"),
     ],
 )
 def test_a_model_with_a_mistake_is_mapped_like_the_correct_one_and_the_mistake_is_named(

@@ -1,6 +1,8 @@
 """Optional inputs: position ids, a mask for each query, embeddings in place of ids, and optional outputs are read as given, or
 refused where invalid."""
 
+import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
+from conformance.cli.arguments import utf8
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
 from conformance.implementations.inner_workings import inner_workings
 from conformance.model.batch import Batch
@@ -138,3 +141,28 @@ def test_a_batch_of_other_arrays_than_numpys_is_refused_with_the_conversion() ->
     with pytest.raises(UsageError, match="input_ids is of int32, expected a NumPy array of int64"):
         Batch(np.array([[3, 4]], np.int32))
     assert Batch.of({"input_ids": torch.tensor([[3, 4]])}).input_ids.tolist() == [[3, 4]]
+
+
+# Conversion of given texts, arrays and lists.
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([[2**63]], "input_ids has the value 9223372036854775808, expected integers of at most 64 bits"),
+        ([[1, -(2**64)]], "input_ids has the value -18446744073709551616, expected integers of at most 64 bits"),
+        ([[1, None]], "input_ids has the value None, expected integers"),
+        ([[True, False]], "input_ids has bool values, expected integers"),
+        (None, "a batch has input_ids"),
+    ],
+)
+def test_values_that_are_no_integers_of_64_bits_are_named(ids: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Batch.of({"input_ids": ids})
+
+
+def test_a_text_given_under_an_ascii_locale_is_decoded_and_other_bytes_are_refused_by_name() -> None:
+    for text in ("I love cats!", "I løve cats!", "猫"):
+        assert utf8(text) == utf8(text.encode().decode("ascii", "surrogateescape")) == text
+    with pytest.raises(argparse.ArgumentTypeError, match="is not UTF-8"):
+        utf8(os.fsdecode("I løve cats!".encode("latin-1")))

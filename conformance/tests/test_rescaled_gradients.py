@@ -1,4 +1,4 @@
-"""Training loops that change their gradients between the backward pass and clipping."""
+"""Training loops that change their gradients between the backward pass and clipping, or do not train every parameter."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -116,3 +116,41 @@ def test_a_loop_that_rescales_its_gradients_before_it_clips_them_passes(name: st
 def test_gradients_of_another_scale_are_named_as_scaled(train: Callable[[Any, Training], Any], times: str) -> None:
     result = _judged(train)
     assert any(f"the gradient is {times} times" in verdict.reason for verdict in result.failures), str(result)
+
+
+# Parameters that a training loop does not train.
+
+
+def freezing(is_frozen: Callable[[str], bool]) -> Callable[[Any, Training], Callable[[Any], None]]:
+    """Return a loop that does not train some parameters of `making-bert`."""
+
+    def train(model: Any, training: Training) -> Callable[[Any], None]:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not is_frozen(name))
+        return Loop()(model, training)
+
+    return train
+
+
+def judged(train: Callable[[Any, Training], Callable[[Any], None]], *frozen: str) -> Result:
+    """Return the judgement of the gradients of a loop."""
+    candidate = replace(making_bert, train=train, frozen=frozen, name="freezing")
+    return check_values(Request.of(candidate, load_golden("tiny"), plan=Plan(depth="screen")), gradients_alone)
+
+
+FROZEN: dict[str, Callable[[str], bool]] = {
+    "and 34 more have no gradient": lambda name: not name.startswith("lm_head"),
+    "bert.encoder.layer.0.output.dense.bias has no gradient": lambda name: name == "transformer.0.residual.mlp2.bias",
+}
+
+
+@pytest.mark.parametrize("said", FROZEN)
+def test_parameters_that_are_silently_frozen_are_named_as_not_trained(said: str) -> None:
+    result = judged(freezing(FROZEN[said]))
+    assert result.outcome == "fail"
+    assert said in result.failures[0].reason
+
+
+def test_parameters_that_are_declared_as_frozen_are_not_judged() -> None:
+    result = judged(freezing(lambda name: name.startswith("transformer.0.")), "transformer.0.*")
+    assert result.conforms, str(result)

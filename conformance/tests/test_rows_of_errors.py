@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
-from conformance.judge.error_distribution import REACH, STEP, ErrorDistribution, distribution_of
 from conformance.judge.global_error import error_role
 from conformance.judge.judged_elements import Repeats
 from conformance.judge.observation import Observation
-from conformance.model.activation import HIDDEN, Activation
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS
 from conformance.numerics.thresholds import rms_threshold, smallest_rms
 from conformance.oracle import Network
 
@@ -103,32 +101,3 @@ def _role(direction: tuple[float, float] | None) -> str | None:
 
 def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it() -> None:
     assert [_role(direction) for direction in (None, (1.0, 0.0), (1e-3, 1.0))] == [None, "amplifier", "attenuator"]
-
-
-SHAPE, HEAD_SIZE = (2, 5, 12), 4
-QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
-
-
-def _spread(scaled: Array, judged: Array | None = None) -> ErrorDistribution:
-    judged = np.ones(scaled.shape, bool) if judged is None else judged
-    return distribution_of(QUERY, scaled, judged, "sigma", HEAD_SIZE, fails=True)
-
-
-def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None:
-    scaled = np.zeros(SHAPE)
-    scaled[1, 3, 9] = 100.0
-    spread = _spread(scaled)
-    hot = {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in spread.strips}
-    assert hot == {"batch row": [1], "position": [3], "feature": [9], "head": [2]}
-    assert [(r, i) for r, row in enumerate(spread.tokens) for i, v in enumerate(row) if v] == [(1, 3)]
-
-
-def test_each_residual_is_counted_in_its_bin_and_one_that_is_not_finite_in_the_last() -> None:
-    for value, index in ((-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)):
-        counts = _spread(np.full(SHAPE, value)).counts
-        assert (len(counts), counts[index]) == (2 * REACH / STEP + 2, np.prod(SHAPE))
-    scaled = np.zeros(SHAPE)
-    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
-    spread = _spread(scaled)
-    assert (spread.counts[0], spread.counts[-1]) == (1, 3)
-    assert all(math.isfinite(v) for s in spread.strips for v in s.values)

@@ -1,7 +1,6 @@
 """The cache of sampled sigmas: it changes no result, and a damaged entry is never used."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,19 +95,6 @@ def test_another_batch_dtype_or_network_has_its_own_entry(samplings: list[int]) 
     check("making-bert", golden_of("shorter", golden.checkpoint, {"shorter": batch.cut(slice(0, 2))}))
     check("making-bert", "wide")
     assert len(samplings) == len(cache.entries()) == 4
-
-
-def test_the_least_recently_used_entry_is_removed_at_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for dtype in ("float32", "bfloat16"):
-        check("making-bert", GOLDEN, dtype=dtype)
-    for age, path in enumerate(cache.entries()):
-        os.utime(path, (age, age))
-    oldest, latest = cache.entries()
-    monkeypatch.setattr(cache, "LIMIT", sum(p.stat().st_size for p in cache.entries()) + 1000)
-    check("making-bert", GOLDEN, dtype="float16")
-    assert len(cache.entries()) == 2
-    assert latest in cache.entries()
-    assert oldest not in cache.entries()
 
 
 def test_no_cache_writes_no_entries(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

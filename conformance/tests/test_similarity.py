@@ -115,18 +115,6 @@ def test_cosine_errors_of_a_correct_run_are_of_the_size_of_their_deviations(mode
     assert 0.2 < rms < 2.0  # below 1: the lanes of a vector unit make smaller errors than the sums in index order of the model
 
 
-def test_printing_enters_a_cosine_through_its_gradient() -> None:
-    rng = np.random.default_rng(3)
-    embeddings, unit = rng.standard_normal((3, 24)), 1e-4
-    exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
-    noise = rng.uniform(-unit / 2, unit / 2, (4000, *embeddings.shape))
-    errors = np.array([exact.judge(embeddings + n).actual for n in noise]) - exact.judge(embeddings).actual
-    variance = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0)).variance
-    pairs = np.triu_indices(3, 1)
-    # 4000 draws have a relative deviation of √(2/4000) = 2.2 %; the limit is six of these.
-    np.testing.assert_allclose((errors**2).mean(0)[pairs], (variance + variance.T)[pairs], rtol=6 * 0.0224)
-
-
 def cosines(*values: float, allowed: float) -> Cosines:
     """Return the cosines of three texts, by pair, in a system whose correct values are 0.1, 0.2 and 0.3."""
 

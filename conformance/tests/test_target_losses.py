@@ -178,15 +178,6 @@ def test_labels_of_another_problem_are_refused(golden: str, given: dict[str, Any
         golden_of("own", load_golden(golden).checkpoint, {"own": replace(batch, **{"class_labels": None, **given})})
 
 
-PROBLEMS = {(1, None): "regression", (3, None): "single_label_classification", (3, "regression"): "regression"}
-PROBLEMS |= {(1, "multi_label_classification"): "multi_label_classification"}
-
-
-def test_the_problem_type_is_determined_as_by_hugging_face() -> None:
-    a = load_golden("tiny").checkpoint.architecture
-    assert {(n, kind): a.with_(num_labels=n, problem_type=kind).problem for n, kind in PROBLEMS} == PROBLEMS
-
-
 LABELLED: dict[tuple[str, int], dict[str, Any]] = {
     ("single_label_classification", 1): {"class_labels": [0, 0]},
     ("multi_label_classification", 1): {"class_targets": [[1.0], [0.0]]},

@@ -9,7 +9,6 @@ from conformance import Golden, UsageError, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.errors import UnsupportedArchitectureError
 from conformance.implementations.hugging_face import hf_eager
-from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge.evidence import UNKNOWN
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
 from conformance.model.batch import Batch
@@ -92,12 +91,3 @@ def test_heads_with_the_same_name_exclude_each_other_and_every_head_combines_wit
         with pytest.raises(UnsupportedArchitectureError, match=f"the heads {first} and {second} have the same names"):
             a.with_(heads=(first, second))
     assert {head for heads in COMPATIBLE_HEADS for head in a.with_(heads=heads).heads} == set(HEADS)
-
-
-def test_a_candidate_whose_tables_omit_a_head_is_skipped_and_one_that_omits_a_part_of_it_is_an_error() -> None:
-    silent = replace(torch_encoder, unused=("classifier.*",))
-    result = check(silent, TOKENS)
-    assert (result.outcome, result.reason) == ("skip", "its tables name no parameter of the head question_answering")
-    forgetful = replace(torch_encoder, unused=("classifier.*", "qa_outputs.weight"))
-    assert "missing: nothing is made of qa_outputs.bias" in check(forgetful, TOKENS).reason
-    assert check(torch_encoder, TOKENS).conforms

@@ -13,7 +13,6 @@ from conformance import golden_of, load_golden
 from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, recipe
-from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
 from conformance.report.trace_view import trace_view
@@ -73,21 +72,6 @@ def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> No
         trace_view(TRUE, true_trace(short))
 
 
-def test_the_likeliest_tokens_are_reported_for_each_mask_of_a_text_with_a_tokenizer_and_a_head(my_bert: Path) -> None:
-    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "[MASK]"]))
-    first, second = trace_view(trace).batches[0].predictions
-    assert [(b.row, b.position) for b in (first, second)] == [(0, 3), (1, 1)]
-    logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
-    probabilities = np.exp(logits) / np.exp(logits).sum()
-    assert [g.token for g in first.guesses[0]] == [VOCABULARY[i] for i in np.argsort(-probabilities)[:5]]
-    assert [g.probability for g in first.guesses[0]] == pytest.approx(np.sort(probabilities)[:-6:-1])
-    silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
-    assert trace_view(trace, silent).batches[0].predictions[0].guesses[1] == ()
-    without_mask = true_trace(from_directory(my_bert, ["i love cats !"]))
-    for other in (without_mask, replace(trace, folder=None), silent):
-        assert not trace_view(other).batches[0].predictions
-
-
 def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
     found = conformance.trace("golden:my-bert", f"checkpoint:{my_bert}", texts=["i love cats !"])
     assert isinstance(found, conformance.Trace)
@@ -136,9 +120,3 @@ def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatc
     except DependencyMissingError as why:
         pytest.skip(str(why))
     assert "[CLS] i love cats ! [SEP]" in command("trace", "golden:minilm", "--text", "I love cats!").out
-
-
-def test_a_users_batch_is_traced_on_a_goldens_network(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "batch.json"
-    file.write_text('{"input_ids": [[1, 2, 3]]}')
-    assert "1×3×32" in command("trace", "golden:tiny", "--batch", file).out.replace(" ", "")

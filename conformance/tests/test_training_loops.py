@@ -16,7 +16,6 @@ from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENT
 from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, said_of
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
-from conformance.errors import UsageError
 from conformance.goldens.golden import with_config
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import hf_eager
@@ -167,10 +166,3 @@ def test_the_rates_equal_those_of_transformers_schedulers(label: str) -> None:
         assert optimizer.param_groups[0]["lr"] == pytest.approx(training.rate(t), rel=1e-12)
         optimizer.step()
         scheduler.step()
-
-
-def test_an_unknown_schedule_or_one_with_too_few_steps_is_refused() -> None:
-    with pytest.raises(UsageError, match="cosine"):
-        Training(lr_scheduler_type="cosine")
-    with pytest.raises(UsageError, match="warmup_steps is 100"):
-        Training(warmup_steps=100, max_steps=100)
