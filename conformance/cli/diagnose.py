@@ -35,7 +35,6 @@ def run(arguments: Namespace) -> int:
             pooling=arguments.pooling,
             dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
-            time_limit=arguments.time_limit,
         )
     emit(document(found), arguments)
     return 0 if found.conforms else 1

@@ -24,7 +24,7 @@ from conformance.tests.sample_records import activation, checked, everything, re
 
 _LOOKED_FOR = (
     *("mask-added-raw", "epsilon", "scale-missing", "gelu-argument"),
-    *("class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "padding-word-zeroed"),
+    *("class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "token-types-ignored"),
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
