@@ -64,10 +64,11 @@ def _facts(found: Diagnosis) -> Iterator[str]:
 
 def _passing(found: Diagnosis) -> Iterator[str]:
     yield from (f"pooling: {name}, {_sentence(name, found)}" for name in found.poolings)
-    total = len(found.shown) + len(found.unseen)
-    yield f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
-    weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
-    none = [u.name for u in found.unseen if not u.expected_z > 0.0]
+    unseen = {name: z for name, z in found.expected_z.items() if not z >= SEPARABLE_Z}
+    count, total = len(found.expected_z) - len(unseen), len(found.expected_z)
+    yield f"{count} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
+    weak = [f"{name} (z = {z:.2g})" for name, z in unseen.items() if z > 0.0]
+    none = [name for name, z in unseen.items() if not z > 0.0]
     for what, names in (("too small to be detected in these outputs", weak), ("no effect on these outputs", none)):
         if names:
             yield f"{what}: {_first(names)}"
