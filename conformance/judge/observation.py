@@ -95,18 +95,12 @@ class Block:
 
     @cached_property
     def error(self) -> Array:
-        """The global error: the candidate's array minus the true activation.
-
-        If the truth is not known, it is the local residual plus the propagated errors of the parents.
-        """
+        """The global error: the candidate's array minus the true activation, which follows from the true parents."""
         if self.truth is not None:
             return self.actual - self.truth
-        arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
-        for name, step in self.segment.steps.items():
-            parents = self.network.table[name].parents
-            propagated = step.effect_of(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
-            arriving[name] = as_array(propagated)
-        return self.residual + arriving[self.segment.name]
+        leaves, errors = self.segment.leaves, self.errors
+        true = WhenRead(leaves, lambda name: leaves[name] - errors[name])
+        return self.actual - Segment(self.network, self.segment.name, true).value
 
 
 @dataclass(frozen=True, eq=False)
