@@ -91,7 +91,7 @@ class Judged:
         local, block = test.of_totals(hypothesis, totals), test.observation.whole
         if not local.passes:
             scaled = in_sigma(block.residual, block.noise(hypothesis))
-            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
+            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size)
             local = replace(local, distribution=distribution)
         return cls(test, hypothesis, totals, local)
 
@@ -367,7 +367,7 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     actual, judged = block.actual, block.judged
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size))
 
     def roundings_of(faulty: Segment) -> Roundings:
         return faulty.steps[faulty.name].roundings(hypothesis.arithmetic)

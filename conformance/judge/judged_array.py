@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.judge.block_totals import BlockTotals
-from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import energy_of_input_noise
 from conformance.judge.fault_effects import Effect, GrossEffects, filter_result
@@ -82,7 +81,6 @@ class LocalTest:
             limits.max,
             limits.filter,
             tuple(filters.values()),
-            distribution=ErrorDistribution("sigma", tuple(int(n) for n in totals.errors.counts)),
             has_unexposed_steps=not self.observation.is_single_step,
         )
 

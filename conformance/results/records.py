@@ -7,7 +7,6 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.judge import visible_element
-from conformance.judge.error_distribution import BINS
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
@@ -158,23 +157,13 @@ class SpreadRecord(msgspec.Struct, frozen=True, gc=False):
     """The distribution of an error in the unit `sigma` or `ulp`.
 
     Attributes:
-        counts: histogram of the error, `judge.error_distribution.BINS` numbers, or none at exact activations.
         strips: RMS along each axis, for the worst failures only.
         tokens: RMS at each row and position, for the worst failures only.
-
-    Raises:
-        ValueError: the histogram has another number of bins.
     """
 
     unit: str
-    counts: list[int]
     strips: list[StripRecord]
     tokens: list[list[float | None]]
-
-    def __post_init__(self) -> None:
-        """Check the number of bins, since the histograms of several activations are added and drawn."""
-        if len(self.counts) not in (0, BINS):
-            raise ValueError(f"a histogram has {len(self.counts)} bins, expected {BINS} or none")
 
 
 class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):

@@ -142,7 +142,7 @@ def _closed_forms(local: LocalJudgement) -> Iterator[str]:
 
 def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
     strips = [StripRecord(s.axis, s.size, _short(s.values)) for s in found.strips] if places else []
-    return SpreadRecord(found.unit, list(found.counts), strips, [_short(row) for row in found.tokens] if places else [])
+    return SpreadRecord(found.unit, strips, [_short(row) for row in found.tokens] if places else [])
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
