@@ -14,7 +14,6 @@ import numpy as np
 
 from conformance.faults.fault import ROWS
 from conformance.judge import Depth
-from conformance.judge.block_totals import BlockTotals
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
@@ -24,6 +23,7 @@ from conformance.judge.explanation_search import (
     single_explanations,
 )
 from conformance.judge.fault_directions import Direction, direction, effective_directions, in_other_layers, possible_directions
+from conformance.judge.fault_effects import BlockTotals
 from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, matched, project, row_nlls
 from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
 from conformance.judge.judged_elements import zeroed
