@@ -1,4 +1,4 @@
-"""Totals over the blocks of an activation: its error and the effects of faults; and the deviations of a parameter that are filtered.
+"""Totals over the blocks of an activation: its error and the effects of faults; and which deviations of a parameter are filtered.
 
 A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed. The
 filters of the others are sums over blocks. Rows or numbers that repeat in several blocks share their noise; the resulting variance
@@ -151,8 +151,7 @@ class GrossEffects:
         small = {i for i in changes if self.directions[i].share is not None}
         wide: dict[int, ProjectionSums] = {}
         if small and (h := self._widest):
-            widest = of_segment(block.segment, h, block.judged, apart=True) if apart else block.noise(h)
-            wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small}
+            wide = {i: ProjectionSums.of(residual, changes[i], block.noise(h, apart=apart)) for i in small}
 
         def effect(index: int, change: Array, noise: Noise) -> Effect:
             size = 0.0 if index in small else largest_element(change, noise)
@@ -169,8 +168,8 @@ class GrossEffects:
 
         def of_block(rows: slice) -> list[BlockTotals]:
             block = observation.block(rows)
-            segment, judged = block.segment, block.judged
-            noises = [block.noise(h) if is_whole else of_segment(segment, h, judged, apart=True) for h in hypotheses]
+            segment = block.segment
+            noises = [block.noise(hypothesis, apart=not is_whole) for hypothesis in hypotheses]
             directions = self.on(segment) if is_whole else [direction.on(segment) for direction in self.directions]
             changes: dict[int, Array] = {}
             for i, direction in enumerate(directions):
