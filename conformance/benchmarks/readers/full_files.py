@@ -115,7 +115,6 @@ _ZEROS = (
     ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "F32", ARRAYS),
     ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "BF16", ARRAYS),
     ("sentences: 2_Dense/model.safetensors", "linear.weight", "F32", ARRAYS),
-    ("reply: outputs", "embeddings.LayerNorm", "F32", ARRAYS),
     ("outputs: safetensors", "last_hidden_state", "BF16", OUTPUTS),
     ("failure", "batch/example/input_ids", "I64", OUTPUTS),
     ("golden: arrays", "batch/one/input_ids", "I64", OUTPUTS),
