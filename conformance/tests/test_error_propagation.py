@@ -62,17 +62,6 @@ def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtyp
             assert found[place] == pytest.approx(exact, rel=1e-6)
 
 
-def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
-    """The order is that of first use: a set's would vary from one process to the next."""
-    network = Network(TINY.architecture, TINY.weights, BATCH, source="cls.loss")
-    values, table = dict(network.walk()), network.table
-    for name in (*HIDDEN, f"{ATTENTION}.output.LayerNorm"):
-        hidden = {p for p in table[name].parents if table[p].parents}
-        segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
-        used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
-        assert list(segment.leaves) == sorted({*used}, key=used.index)
-
-
 def test_a_gradient_through_hidden_forward_steps_is_filtered_for_mistakes_of_the_backward_pass_alone() -> None:
     """Otherwise each gradient costs an evaluation of the network for each mistake of its layer, and the memory of its results."""
     network, layer = Network(TINY.architecture, TINY.weights, BATCH, source="cls.loss"), "encoder.layer.1"

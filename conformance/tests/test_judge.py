@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -142,14 +141,6 @@ def test_correct_steps_composed_of_operations_are_evidence_against_a_wider_arith
     assert _origins(result) == [GELU.format(11)]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_mistake_in_one_layer_does_not_affect_the_judgement_of_a_layer_composed_of_operations(dtype: str) -> None:
-    for written in (lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), lambda x: x * (1 - 0.5 * torch.erfc(x * 0.5**0.5))):
-        by_hand = _gelu(1, written)
-        assert check(Planted(by_hand), "tiny", dtype=dtype).conforms
-        assert _names(check(Planted(tanh_gelu(0), by_hand), "tiny", dtype=dtype)) == {GELU.format(0): "gelu-variant"}
-
-
 ROOTS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "one pass": lambda x, e: torch.sqrt((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + e),
     "deviation": lambda x, _: x.std(-1, keepdim=True, unbiased=False),
@@ -268,6 +259,15 @@ def test_an_overflow_is_an_origin_unless_wrong_inputs_are_too_large_for_the_form
     assert "not finite" in next(v.reason for v in result.verdicts if v.activation == QUERY)
 
 
+def test_repeated_values_are_treated_as_one_rounding() -> None:
+    """A batch of 30 × 63 tokens evaluates GELU at 2564 distinct bfloat16 values, at 75600 elements."""
+    edges = load_golden("edges")
+    large = golden_of("large", edges.checkpoint, {"length-63": edges.batches["length-63"]})
+    result = check("hf-eager", large, dtype="bfloat16")
+    assert result.outcome == "pass", result.reason
+    assert _names(check(Planted(tanh_gelu(1)), large, dtype="bfloat16")) == {GELU.format(1): "gelu-variant"}
+
+
 def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     def overflow(model: Any) -> None:
         model["bert"].encoder.layer[0].attention.output.LayerNorm.weight.data.mul_(torch.inf)
@@ -279,18 +279,3 @@ def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     later = [v for v in result.verdicts if v.activation.startswith("encoder.layer.1.")]
     assert {v.outcome for v in later} == {"not_observed"}
     assert any(v.reason.endswith(f"computed from {origin.activation}, which is not finite") for v in later)
-
-
-def test_the_same_run_gives_the_same_verdicts() -> None:
-    first, second = (check(HuggingFace("eager")).verdicts for _ in range(2))
-    assert first == second
-    assert np.isfinite([v.local.excess for v in first if v.local]).all()
-
-
-def test_repeated_values_are_treated_as_one_rounding() -> None:
-    """A batch of 30 × 63 tokens evaluates GELU at 2564 distinct bfloat16 values, at 75600 elements."""
-    edges = load_golden("edges")
-    large = golden_of("large", edges.checkpoint, {"length-63": edges.batches["length-63"]})
-    result = check("hf-eager", large, dtype="bfloat16")
-    assert result.outcome == "pass", result.reason
-    assert _names(check(Planted(tanh_gelu(1)), large, dtype="bfloat16")) == {GELU.format(1): "gelu-variant"}

@@ -64,9 +64,3 @@ def test_loops_that_do_not_learn_fail(candidate: Any) -> None:
     result = check(candidate, "tiny", check="learning")
     assert result.outcome == "fail"
     assert "frequencies alone give 4.543" in result.reason
-
-
-@pytest.mark.thorough
-def test_a_fifth_of_the_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_loops, "STEPS", training_loops.STEPS // 5)
-    assert check(hf_eager, "tiny", check="learning").conforms

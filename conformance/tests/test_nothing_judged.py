@@ -147,10 +147,6 @@ def test_an_invalid_list_or_one_with_unknown_names_is_reported(given: dict[str, 
     assert words in str(caught.value)
 
 
-def test_implementations_may_be_given_by_an_iterator() -> None:
-    assert len(bound_checks(iter([making_bert]), checks=iter(["values"]), goldens=["tiny"])) == 1  # type: ignore[arg-type]
-
-
 def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip() -> None:
     with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
         require_device("banana")
@@ -178,22 +174,6 @@ def test_an_invalid_option_is_a_usage_error(options: tuple[str, str], words: str
 
 
 SUITE = ("--pyargs", "conformance.suite", "--bert-golden", "tiny", "--bert-implementation")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("hf-eagr",), "*did you mean hf-eager*"),
-        (("making-bert", "--bert-dtype", "floaty"), "*no floating-point format 'floaty'; did you mean float*"),
-        (("making-bert", "--bert-device", "cpuu"), "*no device 'cpuu'; did you mean cpu?"),
-    ],
-)
-def test_the_shipped_suite_reports_an_unknown_name_with_the_nearest(
-    options: tuple[str, ...], words: str, pytester: pytest.Pytester
-) -> None:
-    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", *SUITE, *options)
-    ended.assert_outcomes(errors=1)
-    ended.stdout.fnmatch_lines([words])
 
 
 @pytest.mark.parametrize("option", ["--bert-dtype", "--bert-known-failures"])

@@ -15,8 +15,6 @@ from conformance.report.representations import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
-pytest_plugins = ["pytester"]
-
 BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
 
 
@@ -82,18 +80,3 @@ def test_the_command_line_passes_the_depth_on_and_report_and_results_file_say_it
     assert results.header
     assert results.header.depth == "screen"
     assert all(a.global_error is None for a in results.activations)
-
-
-TEST = """
-from conformance.suite.parametrize import parametrize_with_checks
-from conformance.suite.pytest_session import plan
-
-@parametrize_with_checks(["making-bert"], goldens=["tiny"], checks=["values"])
-def test_bert(check):
-    assert plan().depth == "screen"
-    check()
-"""
-
-
-def test_pytest_passes_the_depth_on(pytester: pytest.Pytester) -> None:
-    pytester.runpytest_inprocess(pytester.makepyfile(TEST), "--bert-depth", "screen").assert_outcomes(passed=1)

@@ -110,13 +110,6 @@ class PositionsFirstBert(LastNormBert):
         return super().forward(idx, segments, mask).transpose(0, 1)
 
 
-class DoubledBert(FusedBert):
-    """Twice what the last layer computes is returned."""
-
-    def forward(self, idx, segments, mask):
-        return 2 * super().forward(idx, segments, mask)
-
-
 class FirstNormAddedMaskBert(AddedMaskBert):
     """A mask to add is taken, and the embedding norm has another epsilon."""
 
