@@ -192,11 +192,9 @@ def load_implementation(implementation: str | Any) -> Implementation:
         return _imported(entry.load, f"{name} ({' '.join(name_and_version(entry.dist))}, {entry.value})")
     require_known(name)
     if is_command(name):
-        from conformance.isolation.candidate_work import CandidateWork
-        from conformance.isolation.remote import RemoteCandidate
-        from conformance.isolation.worker_process import WorkerProcess
+        from conformance.isolation.remote import program
 
-        return RemoteCandidate(WorkerProcess(CandidateWork), name)
+        return program(name)
     return _imported(partial(_made, name), name, CandidateNameError)
 
 

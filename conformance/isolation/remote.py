@@ -113,6 +113,11 @@ class RemoteCandidate(Isolated):
         return RemoteRunner(self, checkpoint, device, dtype)
 
 
+def program(name: str) -> RemoteCandidate:
+    """Return the candidate that a command line stands for; its process ends with the object."""
+    return RemoteCandidate(WorkerProcess(CandidateWork), name)
+
+
 class RemoteRunner(IsolatedRunner):
     """A runner in a worker. A worker holds one runner; this one is prepared again if another has replaced it.
 

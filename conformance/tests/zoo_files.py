@@ -17,16 +17,17 @@ from conformance.implementations.making_bert import making_bert
 
 _PROGRAM = """
 import json, os, signal, sys, time
-for line in sys.stdin:
+for line in iter(sys.stdin.buffer.readline, b""):
     request = json.loads(line)
     sys.stdin.buffer.read(request["bytes"])
-    kind, reply = request["method"], {{"reply": request["request"], "bytes": 0, "result": {{"protocol": 2}}}}
+    kind, results = request["method"], {{"load": {{"protocol": 2}}, "next": {{"heads": []}}}}
+    reply = {{"reply": request["request"], "bytes": 0, "result": results.get(kind)}}
     if kind == "call":
         {misbehaves}
     print(json.dumps(reply), flush=True)
 """
 _LEFT = (
-    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)));"
+    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)), os._exit(0));"
     "time.sleep(0.2)"
 )
 _ELSE = "something else was written"
