@@ -105,6 +105,7 @@ def test_each_mistake_in_its_data_is_found_and_no_other(name: str) -> None:
 OTHERS = ["moments", "initialization", "data-labels", *(name for name, check in CHECKS.items() if check.searches)]
 
 
+@pytest.mark.landing(name=OTHERS[::4])
 @pytest.mark.parametrize("name", OTHERS)
 def test_each_declared_failure_of_a_check_occurs(name: str) -> None:
     outcome = expected(_result(name), declared(demystified_as_written)).outcome

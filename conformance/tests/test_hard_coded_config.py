@@ -156,19 +156,6 @@ def test_the_fault_of_heads_of_width_64_equals_a_network_with_that_many_heads() 
 
 
 @pytest.mark.parametrize(
-    ("setting", "number", "parameter"),
-    [("type_vocab_size", 2, "token_type_embeddings"), ("num_labels", 2, "classifier"), ("intermediate_size", 420, "intermediate")],
-)
-def test_a_hard_coded_size_fits_no_weights_and_the_error_has_both_shapes(setting: str, number: int, parameter: str) -> None:
-    result = check(hard_coding(inner_workings, **{setting: number}), "odd-width")
-    right = getattr(load_golden("odd-width").checkpoint.architecture, setting)
-    assert result.outcome == "error"
-    (line, *_) = (line for line in result.reason.splitlines() if parameter in line)
-    assert f"({number}" in line
-    assert f"({right}" in line
-
-
-@pytest.mark.parametrize(
     ("golden", "numbers", "name"),
     [
         ("odd-width", {"layer_norm_eps": 1e-5}, "epsilon"),

@@ -27,7 +27,7 @@ from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
 from conformance.results.example import Example, LawBroken, Run
-from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
+from conformance.tests.lawless import BROKEN, UNUSUAL, Around, counting, refuse
 
 # Of each law, a part of what it says of its broken candidate, and the largest size of the smallest example.
 WORDS: dict[str, tuple[str, int, int]] = {
@@ -86,15 +86,6 @@ def test_the_law_catches_its_broken_candidate_and_minimises_the_example(name: st
 def test_the_law_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
     result = judged(name, UNUSUAL.get(name, Candidate(computes="float32")), "tiny", dtype)
     assert result.outcome == "pass", result.reason
-
-
-@pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_mistake_is_found_by_the_intended_check_and_its_example_is_minimised(plant: str) -> None:
-    candidate, check, (rows, tokens) = PLANTED[plant]
-    result = judged(check, candidate)
-    assert result.outcome == "fail", result.reason
-    batch = result.counterexample.example.batch
-    assert (batch.size <= rows, batch.length <= tokens) == (True, True), batch
 
 
 TINY = load_golden("tiny").checkpoint.architecture
@@ -258,13 +249,14 @@ def test_a_failing_example_is_stored_and_tried_first_separately_for_each_search(
     assert (tried("one", 1), tried("another", 1)) == (1, None)
 
 
-@pytest.mark.parametrize("law", [name for name in LAWS if name != "tokenization"])
-def test_boundary_cases_are_among_the_examples_of_every_law(law: str) -> None:
-    made = CHECKS[law]
-    assert isinstance(made, Law)
-    seen = _drawn(made, Plan(), made.boundaries(TINY))
-    assert len(seen) <= 20
-    assert made.once or {1, 7, 8, 9, 15, 16, 17, TINY.longest - made.batches.room} <= {example.batch.length for example in seen}
+def test_boundary_cases_are_among_the_examples_of_every_law() -> None:
+    for name in [name for name in LAWS if name != "tokenization"]:
+        law = CHECKS[name]
+        assert isinstance(law, Law)
+        seen = _drawn(law, Plan(), law.boundaries(TINY))
+        assert len(seen) <= 20, name
+        lengths = {example.batch.length for example in seen}
+        assert law.once or {1, 7, 8, 9, 15, 16, 17, TINY.longest - law.batches.room} <= lengths, name
 
 
 def _fails_at(fails: Callable[[int, int], bool], drawn: Callable[[Example], bool] = lambda _: True) -> tuple[int, int]:
@@ -318,8 +310,7 @@ class OtherWeightsAt:
 
 
 def test_an_engine_that_is_wrong_beyond_its_buffers_fails_and_a_pass_states_how_large_its_batches_were() -> None:
-    for is_wrong in (lambda rows, _: rows > 30, lambda rows, length: rows * length > 1900):
-        assert judged("generated-batches", OtherWeightsAt(is_wrong)).outcome == "fail"
+    assert judged("generated-batches", OtherWeightsAt(lambda rows, length: rows * length > 1900)).outcome == "fail"
     passed = judged("generated-batches", OtherWeightsAt(lambda *_: False))
     assert (passed.outcome, "batches of up to 1025 × 2 and" in str(passed), "64 × 32 tokens" in str(passed)) == ("pass", True, True)
 

@@ -85,7 +85,7 @@ BROKEN = {  # Candidates and their first wrong step.
 
 
 # Correct loops come first: the losses that they store are those that the wrong ones, which end early, are compared with.
-@pytest.mark.landing(candidate=[CORRECT["foreach"].candidate, CORRECT["fused"].candidate])
+@pytest.mark.landing(candidate=CORRECT["foreach"].candidate)
 @pytest.mark.parametrize(
     ("candidate", "golden", "dtype"),
     [

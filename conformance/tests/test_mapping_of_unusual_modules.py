@@ -1,7 +1,5 @@
 """Modules with unusual traits are mapped by value, or refused with a message that says what to give instead."""
 
-from pathlib import Path
-
 import pytest
 from torch import nn
 
@@ -121,17 +119,6 @@ def test_an_adaptor_that_cannot_be_run_unchanged_is_not_offered_to_be_run(
     printed = " ".join(capsys.readouterr().out.split())
     assert words in printed
     assert "next: " not in printed
-
-
-def test_an_adaptor_is_said_to_be_written_only_if_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = tmp_path / "my-models.py"
-    module.write_text(f"from {STRANGERS}.unusual import PlainBert\n\nclass MyBert(PlainBert): pass\n")
-    assert main(["map", f"{module}:MyBert", "-o", str(tmp_path / "written.py")]) == 2
-    out, err = capsys.readouterr()
-    assert "word_embeddings" in out
-    assert "the adaptor is in" not in out
-    assert "the module has the name 'my-models'" in err
-    assert not (tmp_path / "written.py").exists()
 
 
 def test_a_module_with_weights_of_its_layers_that_are_not_mapped_cannot_be_run_unchanged() -> None:

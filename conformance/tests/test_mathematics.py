@@ -177,7 +177,7 @@ IN_KERNELS = {fault.name for fault in attended.KERNEL_FAULTS}
 IN_DOUBLE = {"gelu-tanh-eight-digits"}  # In the other formats, the constant is the same number.
 
 
-@pytest.mark.landing(dtype="float32")
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) -> None:
     best: dict[str, float] = {}

@@ -1,7 +1,5 @@
 """The pytest interface: a session that judges nothing fails, and invalid lists, devices and options are reported."""
 
-from pathlib import Path
-
 import pytest
 
 from conformance import check
@@ -171,20 +169,3 @@ def test_an_invalid_option_is_a_usage_error(options: tuple[str, str], words: str
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([words])
     assert "INTERNALERROR" not in ended.stdout.str() + ended.stderr.str()
-
-
-SUITE = ("--pyargs", "conformance.suite", "--bert-golden", "tiny", "--bert-implementation")
-
-
-@pytest.mark.parametrize("option", ["--bert-dtype", "--bert-known-failures"])
-@pytest.mark.parametrize("also", [(), (*SUITE, "making-bert")], ids=["alone", "with the suite"])
-def test_an_option_of_the_suite_that_has_no_effect_on_own_tests_is_reported(
-    option: str, also: tuple[str, ...], pytester: pytest.Pytester, tmp_path: Path
-) -> None:
-    (tmp_path / "known.toml").write_text('[[known-failure]]\ncheck = "values"\nreason = "x"\n')
-    value = {"--bert-dtype": "bfloat16", "--bert-known-failures": str(tmp_path / "known.toml")}[option]
-    own = pytester.makepyfile(FILE.format(lists="['making-bert'], goldens=['tiny'], checks=['values']", body="check()", mark=""))
-    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(own), "--collect-only", option, value, *also)
-    assert ended.ret == 0
-    warned = f"{option}: without effect on tests that are decorated with parametrize_with_checks" in ended.stdout.str()
-    assert warned == (not also)

@@ -1,7 +1,6 @@
 """The tutorial's pre-training pipeline, from dialogues to a trained network: reading, sampling and learning."""
 
 import math
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,7 @@ from conformance.implementations.demystified import demystified, wordpiece
 from conformance.implementations.demystified.corpus import tokenized
 from conformance.implementations.demystified.curves import together
 from conformance.implementations.demystified.dialogues import CONVERSATIONS, LINES, OWN, dialogues
-from conformance.implementations.demystified.examples import Examples, permuted, shortened
-from conformance.implementations.demystified.network import IGNORED
+from conformance.implementations.demystified.examples import Examples
 from conformance.implementations.demystified.pretrain import main
 from conformance.implementations.demystified.run import pretrain
 from conformance.implementations.demystified.settings import Settings
@@ -72,25 +70,6 @@ class TestDialogues:
                 UsageError, match=r"expected in .* either movie_lines.txt and movie_conversations.txt, or other .txt"
             ):
                 dialogues(tmp_path)
-
-
-class TestExamples:
-    def test_an_epoch_has_each_pair_once_in_a_different_order(self) -> None:
-        for n in (1, 2, 7, 64, 1000):
-            first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
-            assert sorted(first) == sorted(second) == list(range(n))
-            assert n < 7 or (first != second and first != list(range(n)))
-
-    def test_a_pair_is_shortened_token_by_token_where_it_is_longer_and_at_the_second_of_two_equal_ones(self) -> None:
-        for first, second, length in product(range(1, 9), range(1, 9), range(2, 12)):
-            a, b = list(range(first)), list(range(second))
-            while len(a) + len(b) > length:
-                (a if len(a) > len(b) else b).pop()
-            kept = shortened(np.arange(first), np.arange(second), length)
-            assert [each.tolist() for each in kept] == [a, b]
-
-    def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
-        assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
 class TestRun:

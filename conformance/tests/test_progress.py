@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.checks.check import Plan, Request
-from conformance.checks.run_check import run_check
 from conformance.cli.progress_display import progress
-from conformance.implementations.making_bert import making_bert
-from conformance.progress import report_progress, watched
+from conformance.progress import report_progress
 from conformance.tests.commands import Command
-from conformance.tests.lawless import BROKEN
 
 _ERASED = re.compile(r"\x1b\[2K")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -72,20 +68,10 @@ def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    names = ("-i", "making-bert", "-i", "demystified-as-written")
-    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "--out", tmp_path)
+    names = ("making-bert", "demystified-as-written")
+    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "-o", tmp_path)
     assert ended.code == 0
     first, second = ended.err.splitlines()
     assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)
     assert re.fullmatch(r"2/2 demystified-as-written on tiny, cpu, float32: skip, \d+\.\d s", second)
     assert {case["check"]["implementation"] for case in json.loads(ended.out)["cases"]} == {"making-bert", "demystified-as-written"}
-
-
-def test_a_search_reports_the_current_example_and_a_failure() -> None:
-    reported: list[str] = []
-    with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
-        run_check(Request.of(making_bert, "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
-        well = len(reported)
-        run_check(Request.of(BROKEN["padding-length"], "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
-    assert reported[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
-    assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]

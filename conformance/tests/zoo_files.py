@@ -27,8 +27,8 @@ for line in iter(sys.stdin.buffer.readline, b""):
     print(json.dumps(reply), flush=True)
 """
 _LEFT = (
-    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)), os._exit(0));"
-    "time.sleep(0.2)"
+    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)),"
+    "os._exit(0)); time.sleep(0.2)"
 )
 _ELSE = "something else was written"
 
