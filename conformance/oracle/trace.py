@@ -29,7 +29,7 @@ from conformance.oracle.linear_maps import LinearMap, Source, shared_by_row
 from conformance.oracle.program import IN_KERNEL, MEAN, OPERATIONS, SUM, Form, Number, Operation, value_of
 
 _NUMBERS = count()
-_EITHER = Operation("either")
+_EITHER = Operation(value_of, "either")
 _BOUNDED = ("erf", "tanh")  # The errors of these have a fixed sign and are bounded; those of other functions are random.
 _EXACT_BITS = 8  # A constant of so many bits is exact in every format.
 
@@ -56,10 +56,10 @@ class Traced(Number):
     in_kernel: bool = False
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
-    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> "Traced":
+    def made(self, operation: Operation, operands: tuple[Any, ...]) -> "Traced":
         """Return the result of an operation."""
         inside = operation is IN_KERNEL or any(isinstance(x, Traced) and x.in_kernel for x in operands)
-        return Traced(value, operation, operands, in_kernel=inside)
+        return Traced(operation.of(operands), operation, operands, in_kernel=inside)
 
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> "Traced":
         """Return the value of a form, with the largest errors of it and the wider ones."""

@@ -31,8 +31,9 @@ class Noisy(Number):
     chosen: int
     in_kernel: bool = False
 
-    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> "Noisy":
+    def made(self, operation: Operation, operands: tuple[Any, ...]) -> "Noisy":
         """Return the result of an operation, with an error."""
+        value = operation.of(operands)
         inside = operation is IN_KERNEL or any(isinstance(x, Noisy) and x.in_kernel for x in operands)
         traced = tuple(Traced(value_of(x)) if isinstance(x, Noisy) else x for x in operands)
         deviation = np.sqrt(Traced(value, operation, traced, in_kernel=inside).variance(self.arithmetic))
