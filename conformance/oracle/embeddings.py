@@ -21,7 +21,6 @@ from conformance.oracle.bilinear import Factor, ScaledProduct
 from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.program import added
 from conformance.oracle.step import ProgramStep, Step, elementwise_roundings
-from conformance.oracle.trace import sum_variance
 
 
 def positions(step: Step) -> Ids:
@@ -144,10 +143,9 @@ class Sum(ProgramStep):
         """Return the elementwise sum."""
         return added(*parents)
 
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
-        own = sum_variance(self.parents, arithmetic)
-        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+    def stored_variance(self, arithmetic: Arithmetic) -> Array | float:
+        """Return the variance of rounding the result to storage, unless this is the rounding of the last addition."""
+        return arithmetic.storage_rounding_variance(self.value) if arithmetic.rounding == "fused" else 0.0
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of additions from left to right alone, of which a library call rounds the last to storage."""

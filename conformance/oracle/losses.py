@@ -17,11 +17,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum
-from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.linear_maps import LinearMap, Roundings, summed
 from conformance.oracle.program import call
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise_roundings
-from conformance.oracle.trace import Trace, Traced, sum_variance
+from conformance.oracle.trace import Trace, Traced
 
 LABELS = {
     "masked_lm_loss": "labels",
@@ -188,19 +188,9 @@ class TotalLoss(Sum):
 class MeanLoss(Sum):
     """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it for the start and end losses, n = 2."""
 
-    @cached_property
-    def value(self) -> Array:
-        """The mean L, a 0-d array."""
-        return as_array(np.mean(self.parents, axis=0))
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂L/∂L_i = 1/n for each loss."""
-        return tuple(diagonal(as_array(1.0 / len(self.parents))) for _ in self.parents)
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the sum (`sum_variance`), divided by n², and of the rounding to storage; halving is exact."""
-        own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
-        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+    def program(self, *parents: Any) -> Any:
+        """Return the mean."""
+        return super().program(*parents) / float(len(parents))
 
 
 class Targeted(Step):

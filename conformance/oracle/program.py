@@ -9,6 +9,7 @@ value in several legal ways, the program has each of them, as an argument of `ei
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -37,10 +38,10 @@ class Operation:
     errors: str
     slopes: tuple[Slope, ...] = ()
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: Any) -> Array:
         """Return the result: a `Number` if an operand is one."""
         first = next((x for x in operands if isinstance(x, Number)), None)
-        return self.function(*operands) if first is None else first.made(self, operands)
+        return cast(Array, self.function(*operands) if first is None else first.made(self, operands))
 
     def of(self, operands: tuple[Any, ...]) -> Array:
         """Return the elements of the result."""
@@ -117,7 +118,9 @@ MEAN = Operation(
 ADDED = Operation(lambda *terms: sum(terms[1:], start=terms[0]), "added")
 IN_KERNEL = Operation(_itself, "exact")
 SELECTED = Operation(
-    lambda x, mask, other: np.where(mask, x, other), "exact", (lambda y, a, mask, other: as_array(mask, np.float64),)
+    lambda x, mask, other: np.where(mask, x, other),
+    "exact",
+    (lambda y, a, mask, other: 1.0 if mask.all() else as_array(mask, np.float64),),
 )
 
 erf = Operation(functions.erf, "erf", (lambda y, a: 2.0 / np.pi**0.5 * np.exp(-np.square(a)),))
@@ -126,8 +129,17 @@ erf = Operation(functions.erf, "erf", (lambda y, a: 2.0 / np.pi**0.5 * np.exp(-n
 inverse_root = Operation(lambda x: as_array(1.0 / np.sqrt(x)), "rsqrt", (lambda y, a: -0.5 * y**3,))
 """1/√x, computed by a single function."""
 
+exp_by_two = Operation(np.exp, "exp_by_two", (lambda y, a: y,))
+"""exp(x) as exp2(x log2 e), a product in the accumulation format."""
+
 call = Operation(_itself, "call")
 """The result of a library call within a step, which is stored unless the step is fused."""
+
+
+@cache
+def exactly(function: Any) -> Operation:
+    """Return a universal function without rounding errors, by which a form with other errors gets to the value of the first."""
+    return Operation(function, "exact", OPERATIONS[function].slopes)
 
 
 def either(x: Array, form: Form, *wider: Form, also: Sequence[Form] = ()) -> Array:
@@ -155,19 +167,19 @@ def together(function: Callable[..., Array], *operands: Array) -> Array:
 
 def in_kernel(x: Array) -> Array:
     """Return x; operations on it round to the accumulation format under every arithmetic, as inside a fused kernel."""
-    return cast(Array, IN_KERNEL(x))
+    return IN_KERNEL(x)
 
 
 def selected(x: Array, mask: Mask, other: float = 0.0) -> Array:
     """Return x where the mask is true, and another number elsewhere."""
-    return cast(Array, SELECTED(x, mask, other))
+    return SELECTED(x, mask, other)
 
 
 def added(*terms: Array) -> Array:
     """Return the sum of arrays, which may be added in any order, each sum by a library call."""
-    return cast(Array, ADDED(*terms)) if len(terms) > 1 else terms[0]
+    return ADDED(*terms) if len(terms) > 1 else terms[0]
 
 
 def row_mean(x: Array, lost: int = 0) -> Array:
     """Return the mean over the last axis, (..., 1), of which the divisor is the number of terms less `lost`."""
-    return cast(Array, MEAN(x, value_of(x).shape[-1] - lost))
+    return MEAN(x, value_of(x).shape[-1] - lost)

@@ -145,12 +145,16 @@ class ProgramStep(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the program's operations, and of the rounding to storage."""
         own, others = self.trace.sources(arithmetic)
-        own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), arithmetic.storage.floor_variance)
+        own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), self.floor_variance(arithmetic))
         return Roundings((Source(as_array(own), identity()), *others), self.trace.bound(arithmetic, self.fused))
 
     def stored_variance(self, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of rounding the result to storage."""
         return arithmetic.storage_rounding_variance(self.value)
+
+    def floor_variance(self, arithmetic: Arithmetic) -> float:
+        """Return the least variance of an element."""
+        return arithmetic.storage.floor_variance
 
 
 def elementwise_roundings(variance: Array, bound: Array | float = 0.0) -> Roundings:
