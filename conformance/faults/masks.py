@@ -91,8 +91,8 @@ def _weighing(step: Step, weight: float) -> Step:
     """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
     class Weighing(_OverAllKeys):
-        def weights_of(self, s: Array, top: Array) -> Any:
-            return super().weights_of(s, top) * np.where(keys_of(self), 1.0, weight)
+        def weights_of(self, *arguments: Any) -> Any:
+            return super().weights_of(*arguments) * np.where(keys_of(self), 1.0, weight)
 
     return step.recast(Weighing)
 

@@ -101,7 +101,15 @@ class Labelled(Step):
         return summed(self.spread(slope / max(len(slope), 1)))
 
 
-class CrossEntropy(Labelled):
+class CrossEntropy(
+    Labelled,
+    kinds=(
+        "masked_lm_loss",
+        "next_sentence_loss",
+        "classification_loss",
+        "token_classification_loss",
+    ),
+):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -143,7 +151,14 @@ class Span(Labelled):
         return logits[..., int("end" in self.site.activation.kind)]
 
 
-class SpanCrossEntropy(Span, CrossEntropy):
+class SpanCrossEntropy(
+    Span,
+    CrossEntropy,
+    kinds=(
+        "span_start_loss",
+        "span_end_loss",
+    ),
+):
     """L = mean over labelled rows of log Σ_s exp(x_s) − x_label for the start or the end logits x. (B, S, 2) -> ()."""
 
 
@@ -155,11 +170,17 @@ class Choice(Labelled):
         return logits.reshape(len(self._labels), -1)
 
 
-class ChoiceCrossEntropy(Choice, CrossEntropy):
+class ChoiceCrossEntropy(Choice, CrossEntropy, kinds=("multiple_choice_loss",)):
     """L = mean over labelled questions of log Σ_c exp(x_c) − x_label, where c indexes the rows of one question. (B, 1) -> ()."""
 
 
-class NegativeLogLikelihood(Labelled):
+class NegativeLogLikelihood(
+    Labelled,
+    kinds=(
+        "masked_lm_loss_of_log_probs",
+        "next_sentence_loss_of_log_probs",
+    ),
+):
     """L = −mean over labelled rows of l_label for log-probabilities l; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -181,11 +202,11 @@ class NegativeLogLikelihood(Labelled):
         return elementwise_roundings(mean_variance(self.value, len(self._chosen), arithmetic))
 
 
-class TotalLoss(Sum):
+class TotalLoss(Sum, kinds=("total_loss",)):
     """The sum of the losses of all heads, as returned by Hugging Face's `BertForPreTraining`."""
 
 
-class MeanLoss(Sum):
+class MeanLoss(Sum, kinds=("mean_loss",)):
     """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it for the start and end losses, n = 2."""
 
     def program(self, *parents: Any) -> Any:
@@ -270,11 +291,11 @@ class TargetLoss(Targeted):
         return elementwise_roundings(as_array(own + mean_variance(self.value, count, arithmetic)))
 
 
-class SquaredError(Squared, TargetLoss):
+class SquaredError(Squared, TargetLoss, kinds=("regression_loss",)):
     """L = mean (x − t)²; (B, C) -> ()."""
 
 
-class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
+class BinaryCrossEntropy(BinaryEntropy, TargetLoss, kinds=("multi_label_loss",)):
     """L = mean of −t log σ(x) − (1 − t) log σ(−x); (B, C) -> ()."""
 
 

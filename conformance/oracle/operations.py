@@ -167,7 +167,7 @@ class Rounded(Number):
     def _of(self, operation: Operation, operands: tuple[Any, ...]) -> "Rounded":
         def computed() -> Computed:
             value = operation.of(operands)
-            if operation.errors in ("exact", "call", "rounded", "added", "rsqrt"):
+            if operation.errors in ("exact", "rescaled", "call", "rounded", "added", "rsqrt"):
                 return value, None
             return value, self._error(operation, value, tuple(map(value_of, operands)))
 

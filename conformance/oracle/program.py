@@ -130,7 +130,10 @@ inverse_root = Operation(lambda x: as_array(1.0 / np.sqrt(x)), "rsqrt", (lambda 
 """1/√x, computed by a single function."""
 
 exp_by_two = Operation(np.exp, "exp_by_two", (lambda y, a: y,))
-"""exp(x) as exp2(x log2 e), a product in the accumulation format."""
+"""exp(x) as exp2(x log2 e), a product in the accumulation format; its constant is that of `rescaled`."""
+
+rescaled = Operation(_itself, "rescaled")
+"""x times a constant that is 1 but for its rounding to the accumulation format."""
 
 call = Operation(_itself, "call")
 """The result of a library call within a step, which is stored unless the step is fused."""
@@ -152,6 +155,11 @@ def either(x: Array, form: Form, *wider: Form, also: Sequence[Form] = ()) -> Arr
         also: forms that are followed operation by operation alone, since their errors are no larger.
     """
     return cast(Any, x).either(form, wider, also) if isinstance(x, Number) else form()
+
+
+def again(x: Array, form: Form) -> Array:
+    """Return x as another computation of it by `form`, whose rounding errors are independent of those of x."""
+    return form() if isinstance(x, Number) else x
 
 
 def constants(x: Array, *numbers: float) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """Softmax over the attended keys (attention probabilities), and log-softmax over classes."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
 from conformance.oracle.linear_maps import LinearMap, Roundings
-from conformance.oracle.program import either, exactly, exp_by_two, in_kernel, selected, value_of
+from conformance.oracle.program import again, either, exactly, exp_by_two, in_kernel, rescaled, selected, value_of
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
@@ -24,7 +25,7 @@ def jacobian_of_softmax(p: Array) -> LinearMap:
     return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
 
 
-class Probabilities(ProgramStep):
+class Probabilities(ProgramStep, kinds=("probs",)):
     """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest score; exactly 0 at masked keys. (B, h, S, S)."""
 
     couples_positions = True
@@ -43,26 +44,27 @@ class Probabilities(ProgramStep):
     def program(self, *parents: Any) -> Any:
         """Return the probabilities; all zeros in a row whose keys are all masked.
 
-        With the logarithm L of the total, a kernel may form exp(s − (m + L)) or exp((s − m) − L), as exp2 of a product with log2 e.
+        With the logarithm L of the total, a kernel may form exp(s − (m + L)), as exp2 of a product with log2 e. The weights may be
+        computed again when they are divided, so that their errors are not those in the total.
         """
-        (s,) = parents
-        top = np.where(self.keys, value_of(s), -np.inf).max(-1, keepdims=True)
-        weights = self.weights_of(s, np.where(self._attending, top, 0.0))
+        s = rescaled(parents[0])
+        largest = np.where(self.keys, value_of(s), -np.inf).max(-1, keepdims=True)
+        top = np.where(self._attending, largest, 0.0)
+        weights = self.weights_of(s, top)
         total = selected(self._total(weights, top), self._attending, 1.0)
-        return either(s, lambda: weights / total, also=(lambda: weights * (1.0 / total),))
+        return either(
+            s,
+            lambda: again(weights, lambda: self.weights_of(s, top)) / total,
+            lambda: self.weights_of(s, top + np.log(value_of(total)), exp_by_two),
+            also=(lambda: weights * (1.0 / total),),
+        )
 
-    def weights_of(self, s: Array, top: Array) -> Array:
-        """Return exp(s − m); its errors may be those of exp(s − (m + L)) times the total."""
-
-        def with_total() -> Array:
-            plain = np.where(self.keys, value_of(s) - top, -np.inf)
-            total = np.where(self._attending, np.exp(plain).sum(-1, keepdims=True), 1.0)
-            return exactly(np.multiply)(exp_by_two(selected(s - (top + np.log(total)), self.keys)), total)
-
-        return selected(either(s, lambda: np.exp(selected(s - top, self.keys)), with_total), self.keys)
+    def weights_of(self, s: Array, subtrahend: Array, exponential: Callable[[Array], Array] = np.exp) -> Array:
+        """Return the exponential of the scores less a number for each row; 0 at masked keys."""
+        return selected(exponential(selected(s - subtrahend, self.keys)), self.keys)
 
     def _total(self, weights: Array, top: Array) -> Array:
-        """Return the sum of the weights; in its place, a kernel may read m + L, whose errors may be larger."""
+        """Return the sum of the weights, with its errors or those of m + L, whichever are larger."""
         total = weights.sum(-1, keepdims=True)
 
         def by_logarithm() -> Array:
@@ -80,18 +82,11 @@ class Probabilities(ProgramStep):
         return max(arithmetic.storage.smallest_normal**2 / 3.0, super().floor_variance(arithmetic))
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of exp, relative variance e, of the division and of the rounding to storage alone.
-
-        Those of exp have the variance e p_i² (1 − 2 p_i + Σ_j p_j²), since p is normalized.
-        """
-        p, u2 = self.value, arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        of_exp = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0 + u2
-        squares = np.square(p)
-        relative = p * (-2.0 * of_exp)
-        relative += u2 + of_exp * (1.0 + squares.sum(-1, keepdims=True))
-        squares *= relative
-        squares += self.stored_variance(arithmetic)
-        return elementwise_roundings(np.maximum(squares, self.floor_variance(arithmetic), out=squares))
+        """Return the errors of exp, of its rounding, of the division and of the rounding to storage alone."""
+        relative = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        relative += 2.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0
+        variance = self.value**2 * relative + self.stored_variance(arithmetic)
+        return elementwise_roundings(np.maximum(variance, self.floor_variance(arithmetic)))
 
 
 def log_softmax(x: Array) -> Array:
@@ -102,7 +97,7 @@ def log_softmax(x: Array) -> Array:
     return cast(Array, shift - either(x, lambda: np.log(total), lambda: (np.log(total) + top) - top))
 
 
-class LogSoftmax(ProgramStep):
+class LogSoftmax(ProgramStep, kinds=("log_softmax",)):
     """The logarithm of the softmax over the last axis, (..., C)."""
 
     def program(self, *parents: Any) -> Any:

@@ -38,8 +38,12 @@ class Site:
     kept: Array | None = None
 
 
+EQUATIONS: dict[str, "type[Step]"] = {}
+"""The step class of each kind of activation."""
+
+
 class Step(ABC):
-    """An equation evaluated on given parents. A subclass defines the equation in `value`.
+    """An equation evaluated on given parents. A subclass defines it in `value` and names the kinds of activations that it gives.
 
     Attributes:
         site: the place of the step in the network.
@@ -48,6 +52,11 @@ class Step(ABC):
     """
 
     couples_positions: ClassVar[bool] = False
+
+    def __init_subclass__(cls, kinds: tuple[str, ...] = (), **more: Any) -> None:
+        """Register the class as the equation of some kinds of activations."""
+        super().__init_subclass__(**more)
+        EQUATIONS.update(dict.fromkeys(kinds, cls))
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Initialize the step at a site of the network, with its parents."""

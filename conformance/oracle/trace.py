@@ -101,7 +101,7 @@ class Traced(Number):
         kind = self.operation.errors if self.operation else "exact"
         inner = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, arithmetic.accumulate))
-        if kind == "exact" or (self._factor is not None and _bits(self._factor) == 1):
+        if kind in ("exact", "rescaled") or (self._factor is not None and _bits(self._factor) == 1):
             return 0.0
         if kind == "rounded":
             rounded = as_array(u2 * np.square(self.value))
@@ -156,8 +156,8 @@ class Traced(Number):
         if name in _BOUNDED:
             error = arithmetic.functions.error(name, self.value, wide)
             return np.maximum(error, arithmetic.functions.absolute(fused, wide), out=error) if fused else error
-        if name == "exp_by_two":  # log2 e is rounded.
-            return as_array(wide.unit_roundoff * np.abs(value_of(self.operands[0]) * self.value))
+        if name == "rescaled":
+            return wide.unit_roundoff * self.value
         if self.operation is _EITHER:
             return reduce(np.maximum, (as_array(trace.bound(arithmetic)) for trace in self.alternatives[1:]))
         return wide.unit_roundoff * np.abs(self.value) if self.constant else 0.0

@@ -26,7 +26,15 @@ class _OfRows(ProgramStep):
         return (np.exp(call(log_softmax(x))) - value_of(onehot)) * (w / len(value_of(onehot)))
 
 
-class CrossEntropyBackward(Labelled):
+class CrossEntropyBackward(
+    Labelled,
+    kinds=(
+        "masked_lm_loss_backward",
+        "next_sentence_loss_backward",
+        "classification_loss_backward",
+        "token_classification_loss_backward",
+    ),
+):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere; w (), x and result (..., C)."""
 
     @cached_property
@@ -53,17 +61,24 @@ class CrossEntropyBackward(Labelled):
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
 
 
-class SpanCrossEntropyBackward(Span, CrossEntropyBackward):
+class SpanCrossEntropyBackward(
+    Span,
+    CrossEntropyBackward,
+    kinds=(
+        "span_start_loss_backward",
+        "span_end_loss_backward",
+    ),
+):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the start or end logits of N labelled rows; 0 elsewhere."""
 
     couples_positions = True
 
 
-class ChoiceCrossEntropyBackward(Choice, CrossEntropyBackward):
+class ChoiceCrossEntropyBackward(Choice, CrossEntropyBackward, kinds=("multiple_choice_loss_backward",)):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N over the rows of each of the N labelled questions, 0 elsewhere; x (B, 1)."""
 
 
-class MeanLossBackward(ProgramStep):
+class MeanLossBackward(ProgramStep, kinds=("mean_loss_backward",)):
     """∂L/∂L_i = w / 2 for each of the two losses that the mean loss L averages; w ()."""
 
     def program(self, *parents: Any) -> Any:
@@ -75,7 +90,14 @@ class MeanLossBackward(ProgramStep):
         return 0.0
 
 
-class NegativeLogLikelihoodBackward(Labelled, ProgramStep):
+class NegativeLogLikelihoodBackward(
+    Labelled,
+    ProgramStep,
+    kinds=(
+        "masked_lm_loss_of_log_probs_backward",
+        "next_sentence_loss_of_log_probs_backward",
+    ),
+):
     """∂L/∂l = −w onehot(label) / N at the N labelled rows, 0 elsewhere; w (), l and result (..., C)."""
 
     def program(self, *parents: Any) -> Any:
@@ -93,9 +115,9 @@ class TargetLossBackward(Targeted, ProgramStep):
         return self.slope(x) * (w / self.logits.size)
 
 
-class SquaredErrorBackward(Squared, TargetLossBackward):
+class SquaredErrorBackward(Squared, TargetLossBackward, kinds=("regression_loss_backward",)):
     """∂L/∂x = 2w (x − t) / N."""
 
 
-class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward):
+class BinaryCrossEntropyBackward(BinaryEntropy, TargetLossBackward, kinds=("multi_label_loss_backward",)):
     """∂L/∂x = w (σ(x) − t) / N."""
