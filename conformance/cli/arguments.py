@@ -95,8 +95,8 @@ _RUN = {
 _SIDE = "an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or "
 _DIAGNOSE = {
     **_checkpoint("the folder of the Hugging Face BERT that the system should run"),
-    "--outputs FILE!": "a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, "
-    "npy, npz, safetensors or Parquet; see the formats below",
+    "--outputs FILE!": "a file with the system's outputs: text printed by a library, a server's JSON, npy, npz or safetensors; "
+    "or - for text from standard input; see the formats below",
     **_inputs(
         "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
         "inputs, if the outputs file has none; JSON or safetensors",
@@ -107,7 +107,6 @@ _DIAGNOSE = {
     "--dimensions N": "number of features that the system shortens embeddings to, before it normalises them (default: the "
     "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
-    "--time-limit SECONDS": "end the search after this time; report the best result, and what was not tried (default: no limit)",
 }
 _EMBEDDING = "an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`"
 _SIMILARITY = {

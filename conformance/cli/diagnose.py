@@ -39,7 +39,6 @@ def run(arguments: Namespace) -> int:
             pooling=arguments.pooling,
             dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
-            time_limit=arguments.time_limit,
         )
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))

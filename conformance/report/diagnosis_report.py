@@ -1,6 +1,5 @@
 """Document of a diagnosis from final outputs. Pure functions."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation
@@ -28,9 +27,7 @@ def _verdict(found: Diagnosis) -> str:
         if _is_odd_pooling(found, found.pooling):
             return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
         return "conforms, as far as these outputs show"
-    if not any(e.explains for e in found.explanations):
-        if found.cut_short:
-            return "does not conform, and no explanation was found within the time limit"
+    if not found.explanations:
         return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
@@ -63,8 +60,6 @@ def _facts(found: Diagnosis) -> Iterator[str]:
         f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
         f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
     )
-    if found.cut_short:
-        yield found.cut_short
 
 
 def _passing(found: Diagnosis) -> Iterator[str]:
@@ -83,23 +78,16 @@ def _failing(found: Diagnosis) -> Iterator[str]:
     if found.detected_faults:
         mistakes = _first(list(found.detected_faults))
         yield f"rms and largest error are within their limits, but the error has the pattern of {mistakes}"
-    explains = any(e.explains for e in found.explanations)
     tied = len(_same_functions(found.tied))
-    if explains and tied > 1:
+    if tied > 1:
         yield f"{tied} explanations cannot be distinguished on these numbers:"
-    if not explains and any(e.accounted > 0.0 for e in found.explanations):
-        yield (
-            "These sets of mistakes come closest, but do not explain the outputs: each leaves errors beyond rounding, and any of "
-            "their mistakes may be absent."
-        )
 
 
 def _explanations(found: Diagnosis) -> tuple[list[list[str]], list[str]]:
     """Return the lines of each explanation, and a sentence on those that are less likely."""
     same = _same_functions(found.tied)
     listed = [(found.tied[i], phrases) for i, phrases in same.items()]
-    listed = listed or [(e, []) for e in found.explanations if e.accounted > 0.0]
-    others = [_brief(e, found) for e in found.explanations if e.explains and not e.tied]
+    others = [_brief(e, found) for e in found.explanations if not e.tied]
     return (
         [[f"{i}. {_headline(e, found)}", *_details(e, found, phrases)] for i, (e, phrases) in enumerate(listed, 1)],
         [f"also explain the outputs, but are less likely or less simple: {_first(others)}"] if others else [],
@@ -139,7 +127,7 @@ def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Ite
     for attribution in e.faults:
         alike = f" (or {', or '.join(same)}; these outputs cannot tell which)" if same and attribution is e.faults[0] else ""
         yield f"{attribution.sentence}{alike}: {attribution.where}"
-        if attribution.cause and e.explains:
+        if attribution.cause:
             yield f"usual cause: {attribution.cause}"
     yield _figures(e)
 
@@ -165,15 +153,7 @@ def _headline(e: RankedExplanation, found: Diagnosis) -> str:
         names.insert(0, _name(e.pooling, found))
     if not names:
         names = [f"computed in {e.dtype}"]
-    rendered = " and ".join(names)
-    return (
-        rendered if e.explains else f"not an explanation: {rendered} would account for {_percent(e.accounted)} of the squared error"
-    )
-
-
-def _percent(share: float) -> str:
-    """Return a share of less than 1 in per cent, rounded down, so that it is never shown as 100 %."""
-    return f"{math.floor(1000.0 * share) / 10.0:g} %"
+    return " and ".join(names)
 
 
 def _brief(e: RankedExplanation, found: Diagnosis) -> str:
