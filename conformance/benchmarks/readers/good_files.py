@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.candidates import recorded_trace as recorded_form
 from conformance.candidates.command.command import ProgramProcess, written
 from conformance.checks import known_failures, replay, trace
@@ -19,7 +20,6 @@ from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
 from conformance.checks.repro import REPLAY
 from conformance.checks.run_header import header_of
-from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
