@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformance.checks.known_failures import matched
 from conformance.checks.recording import Recording
 from conformance.checks.repro import FAILURES, remove_earlier_artifacts
 from conformance.checks.run_header import header_of
@@ -36,7 +35,6 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     with Candidates(options) as candidates:
         cases = cases_of(options, candidates.is_instrumented)
         candidates.runs = len(cases)
-        matched(options.known, cases)
         recording = _recording(options, cases, out, resume=resume)
         recorded = recording.recorded
         left = [case for case in cases if case not in recorded]

@@ -14,7 +14,18 @@ import numpy as np
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import grad
-from conformance.model.training import ADAM, GRADIENT, INITIAL, NORM, Training, decays, initial_table, parameter_of, run_table, step_of
+from conformance.model.training import (
+    ADAM,
+    GRADIENT,
+    INITIAL,
+    NORM,
+    Training,
+    decays,
+    initial_table,
+    parameter_of,
+    run_table,
+    step_of,
+)
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.network import Network

@@ -17,8 +17,7 @@ from safetensors.torch import save_file as save_tensors
 from conformance import RecordedTrace, Unavailable, check, load_golden
 from conformance.candidates import recorded_trace
 from conformance.candidates.recorded_trace import recorded_on
-from conformance.checks import candidate_device, integrity
-from conformance.checks.candidate_device import ViewedCandidate
+from conformance.checks import candidate_device
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.glossary.entry import documentation
@@ -214,14 +213,6 @@ def test_the_checks_of_a_part_of_a_trace_know_that_it_is_a_trace(tmp_path: Path,
         golden = recorded_on(RecordedTrace(path).recorded)
         results = [check(str(path), golden, device, dtype, check=name) for name in VIEWS]
         assert [(found.outcome, found.reason) for found in results] == [("pass", "")] * len(VIEWS)
-
-
-def test_a_view_of_a_trace_runs_none_of_its_code_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Foreign().saved(tmp_path / "trace.safetensors")
-    viewed = ViewedCandidate(RecordedTrace(path), lambda *_: lambda _, stream: stream)
-    monkeypatch.setattr(integrity, "content_digest", lambda _: pytest.fail("a digest was computed"))
-    with integrity.unaltered(TINY, viewed):
-        pass
 
 
 def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
