@@ -4,12 +4,12 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import starmap
 
-from msgspec.structs import replace as replace_record
+import msgspec
 
 from conformance.faults.fitted import DESCRIPTIONS
-from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
 from conformance.results.example import Example
@@ -19,14 +19,11 @@ from conformance.results.records import (
     CaseRecords,
     CheckRecord,
     CounterexampleRecord,
-    ErrorRecord,
     FaultRecord,
     Footer,
     PlaceRecord,
     Results,
     Sensitivity,
-    SpreadRecord,
-    StripRecord,
 )
 from conformance.results.result import Counterexample, Result
 
@@ -107,7 +104,7 @@ def _shown(verdicts: Iterable[Verdict]) -> set[int]:
 
 
 def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places: bool) -> ActivationRecord:
-    case, local = result.case, v.local
+    case, local, spread = result.case, v.local, v.local.distribution if v.local else None
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
         implementation=case.implementation,
@@ -127,7 +124,7 @@ def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places:
         reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=[*v.residual_description, *(_closed_forms(local) if local else ())],
-        spread=_spread(local.distribution, places=places) if local and local.distribution else None,
+        spread=spread if spread is None or places else replace(spread, strips=(), tokens=()),
         backward_of=v.backward_of,
         rests_on=local.rests_on if local else "",
     )
@@ -140,18 +137,8 @@ def _closed_forms(local: LocalJudgement) -> Iterator[str]:
             yield f"{figure(fault.estimate.value, fault.estimate.deviation)} = {fault.estimate.closed_form}"
 
 
-def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
-    strips = [StripRecord(s.axis, s.size, _short(s.values)) for s in found.strips] if places else []
-    return SpreadRecord(found.unit, list(found.counts), strips, [_short(row) for row in found.tokens] if places else [])
-
-
-def _short(values: Iterable[float]) -> list[float | None]:
-    """Return the values rounded to three digits, as displayed, with NaN replaced by None, since JSON has no NaN."""
-    return [None if math.isnan(x) else float(f"{min(x, 1e300):.3g}") for x in values]
-
-
-def _error(error: Error | None) -> ErrorRecord | None:
-    return ErrorRecord(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
+def _error(error: Error | None) -> Error | None:
+    return Error(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
 
 
 def _finite(value: float | None) -> float | None:
@@ -198,7 +185,7 @@ def _sensitivity(name: str, places: Mapping[tuple[int, str], Sequence[FilterResu
         return found
     least, at = max(numbers, key=lambda number: abs(number[0].deviation))
     smallest = least.right + least.deviation if separable == len(places) and math.isfinite(least.deviation) else None
-    return replace_record(found, parameter=least.parameter, right=least.right, smallest=smallest, at=at)
+    return msgspec.structs.replace(found, parameter=least.parameter, right=least.right, smallest=smallest, at=at)
 
 
 def exit_code_of(check: CheckRecord) -> int:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from conformance.judge.evidence import Error
 from conformance.numerics.thresholds import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes import CaseChange, Changes, changes
 from conformance.report.changes_report import document, headline, rows
@@ -17,7 +18,7 @@ from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.outcomes import ORDER
-from conformance.results.records import ActivationRecord, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
+from conformance.results.records import ActivationRecord, FaultRecord, GoldenRecord, Note, Results
 from conformance.tests.sample_records import activation, checked, run
 
 ME = Case("mine", "tiny")
@@ -63,7 +64,7 @@ def _failing(rms: float) -> Results:
 
 
 def _exact(largest: float) -> Results:
-    return _results(_norm(0.0, outcome="fail", local=ErrorRecord(None, None, largest, (0,)), limits={}))
+    return _results(_norm(0.0, outcome="fail", local=Error(None, None, largest, (0,)), limits={}))
 
 
 def _checks(*outcomes: str) -> Results:
@@ -124,7 +125,7 @@ def _limits(numbers: int, rows: int, alpha: float) -> dict[str, float]:
 
 
 def _of(rms: float, limits: dict[str, float]) -> ActivationRecord:
-    return _norm(rms, outcome="pass", limits=limits, local=ErrorRecord(rms, rms, rms, (0,)))
+    return _norm(rms, outcome="pass", limits=limits, local=Error(rms, rms, rms, (0,)))
 
 
 @pytest.mark.parametrize("numbers", [1, 2, 3, 12, 2000])
@@ -196,7 +197,7 @@ def test_an_activation_on_several_batches_is_one_row_and_json_has_every_batch() 
 
 
 def test_zero_and_very_large_errors_are_on_the_page() -> None:
-    html = page(document(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0)))))))
+    html = page(document(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=Error(1.7e308, 1.7e308, 1.0, (0, 0)))))))
     assert re.search('style="--first:0.0%;--last:99', html)
     assert not re.search("nan%|inf%", html)
 

@@ -27,9 +27,7 @@ ENTRY = '[[known-failure]]\ncheck = "values"\nreason = "x"\n'
         (f'{ENTRY}activation = "*"\nfault = "epsilon*"', "no fault 'epsilon*'; did you mean epsilon"),  # A name and no pattern.
     ],
 )
-def test_a_name_that_does_not_exist_is_an_error_with_the_nearest_name(
-    slip: str, rendered: str, tmp_path: Path
-) -> None:
+def test_a_name_that_does_not_exist_is_an_error_with_the_nearest_name(slip: str, rendered: str, tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(f"{ENTRY}{slip}")
     with pytest.raises(UsageError) as caught:

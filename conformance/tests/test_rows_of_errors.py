@@ -119,7 +119,7 @@ def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None
     scaled = np.zeros(SHAPE)
     scaled[1, 3, 9] = 100.0
     spread = _spread(scaled)
-    hot = {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in spread.strips}
+    hot = {s.axis: [i for i, v in enumerate(s.values) if v and v > 1.0] for s in spread.strips}
     assert hot == {"batch row": [1], "position": [3], "feature": [9], "head": [2]}
     assert [(r, i) for r, row in enumerate(spread.tokens) for i, v in enumerate(row) if v] == [(1, 3)]
 
@@ -133,7 +133,7 @@ def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
     assert spread.counts[-1] == 0
     position = next(s for s in spread.strips if s.axis == "position")
     assert position.values[:4] == (2.0, 2.0, 2.0, 2.0)
-    assert math.isnan(position.values[4])
+    assert position.values[4] is None
 
 
 def test_each_residual_is_counted_in_its_bin_and_one_that_is_not_finite_in_the_last() -> None:
@@ -144,7 +144,7 @@ def test_each_residual_is_counted_in_its_bin_and_one_that_is_not_finite_in_the_l
     scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
     spread = _spread(scaled)
     assert (spread.counts[0], spread.counts[-1]) == (1, 3)
-    assert all(math.isfinite(v) for s in spread.strips for v in s.values)
+    assert all(v is not None and math.isfinite(v) for s in spread.strips for v in s.values)
 
 
 def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
@@ -153,8 +153,8 @@ def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
     features = next(s for s in _spread(scaled).strips if s.axis == "feature")
     assert len(features.values) <= SLICES
     per = -(-features.size // len(features.values))
-    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)))
-    assert sum(features.values[:-1]) == 0.0
+    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)), rel=5e-3)
+    assert not any(features.values[:-1])
 
 
 def test_strips_are_shown_only_where_a_step_fails_and_the_other_histograms_are_within_the_noise() -> None:
