@@ -117,7 +117,7 @@ def record(result: "Result") -> None:
         from conformance.checks.repro import FAILURES, leave
         from conformance.results.to_records import records_of
 
-        leave(result, None, session.recording.path.parent / FAILURES)
+        leave(result, session.recording.path.parent / FAILURES)
         session.recording.add(records_of(result))
         session.recording.require_unchanged()
 

@@ -58,8 +58,8 @@ def test_a_saved_trace_is_read_by_diff(tmp_path: Path, command: Command) -> None
 
 
 def test_a_failure_is_recorded_and_run_again_by_replay(results: Path, command: Command) -> None:
-    (left,) = (results.parent / "failures").glob("*failing*.safetensors")
-    ended = command("replay", left)
+    assert len(list((results.parent / "failures").glob("*failing*.py"))) == 1
+    ended = command("replay", results)
     assert (ended.code, "epsilon is 1e-05, the checkpoint says 1e-12" in ended.words) == (1, True)
 
 

@@ -136,10 +136,10 @@ def test_diff_trace_power_and_verify_accept_a_golden_by_its_path(home: Path, tmp
 def test_a_failure_on_a_golden_given_by_path_is_replayed_and_rendered(home: Path, tmp_path: Path, capsys: Told) -> None:
     mine = str(home / "mine")
     assert _run("-i", BAD, "--golden", mine, out=tmp_path) == 1
-    (left,) = (tmp_path / "failures").glob("*.safetensors")
-    assert main(["replay", str(left)]) == 1
+    (left,) = (tmp_path / "failures").glob("*.py")
+    assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
     assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
-    assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
+    assert f"load_golden({mine!r})" in left.read_text()
     page = unescape(REPORT_FORMATS["html"].of_results(read_results(tmp_path / "results.jsonl")))
     assert f"bert-conformance run -i {BAD} --golden {mine}" in page
 

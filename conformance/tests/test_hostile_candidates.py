@@ -373,7 +373,7 @@ crashing = _raises(RuntimeError("out of luck"))
         (["run", "-i", "hf-eager", "--golden", "tiny", "--out", "/proc/x"], 2),
         (["run", "-i", "hf-eager", "--text", "hello"], 2),
         (["run", "-i", "no_such_module:bert", "--golden", "tiny"], 2),
-        (["replay", "nowhere.safetensors"], 2),
+        (["replay", "nowhere.jsonl"], 2),
     ],
 )
 def test_a_usage_error_has_its_own_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any) -> None:

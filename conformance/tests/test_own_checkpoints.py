@@ -73,8 +73,7 @@ def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> No
     on = ["--checkpoint", str(folder), "--in-process", "--out", str(out)]
     assert main(["run", "-i", "hf-eager", *on]) == 0
     assert main(["run", "-i", "conformance.tests.test_diff_report_trace_replay:bad", *on]) == 1
-    (left,) = (out / "failures").glob("*.safetensors")
-    assert main(["replay", str(left)]) == 1
+    assert main(["replay", str(out / "results.jsonl")]) == 1
 
 
 def test_texts_are_tokenized_with_the_checkpoints_vocabulary(tmp_path: Path) -> None:

@@ -12,18 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from conformance.benchmarks.readers.good_files import Reader
 from conformance.benchmarks.resources import status_mib
 from conformance.candidates.recorded_trace import TraceOrigin
-from conformance.checks.repro import REPLAY
 from conformance.errors import ConformanceError
 from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
-from conformance.results.case import Case
 from conformance.results.file import DIGEST, LARGEST, with_digest
-from conformance.results.result import Result
-from conformance.results.to_records import check_record
 
 
 @dataclass(frozen=True)
@@ -117,7 +111,6 @@ _ZEROS = (
     ("sentences: 2_Dense/model.safetensors", "linear.weight", "F32", ARRAYS),
     ("reply: outputs", "embeddings.LayerNorm", "F32", ARRAYS),
     ("outputs: safetensors", "last_hidden_state", "BF16", OUTPUTS),
-    ("failure", "batch/example/input_ids", "I64", OUTPUTS),
     ("golden: arrays", "batch/one/input_ids", "I64", OUTPUTS),
     ("trace", "activation/one/embeddings.LayerNorm", "F32", OUTPUTS),
     ("batch: safetensors", "input_ids", "I64", OUTPUTS),
@@ -135,11 +128,7 @@ def _header(name: str, dtype: str, size: int) -> bytes:
 
 
 _ABOUT = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32"}
-_FAILED = check_record(Result(Case(**_ABOUT), "fail", exit_code=1, executed=True))
-_METADATA = {
-    REPLAY: msgspec.json.encode(_FAILED).decode(),
-    **{name: _ABOUT.get(name, "0") for name in TraceOrigin.__struct_fields__},
-}
+_METADATA = {name: _ABOUT.get(name, "0") for name in TraceOrigin.__struct_fields__}
 
 
 def read_apart(reader: Reader, full: FullFile, folder: Path) -> Took:
