@@ -95,7 +95,7 @@ def end(*, whole: bool) -> None:
     """End the session and continue the one around it; unless it is `whole`, its recording gets no footer."""
     recording = _sessions.pop().recording
     if recording is not None:
-        recording.close(whole=whole)
+        recording.end(whole=whole)
 
 
 def plan() -> Plan:
