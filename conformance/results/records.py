@@ -256,13 +256,13 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     tried: int = 0
     worst: float | None = None
     counterexample: CounterexampleRecord | None = None
-    require: list[str] = []
+    require: tuple[str, ...] = ()
     candidate_seconds: float | None = None
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
     note: str = ""
-    sizes: list[tuple[int, int]] = []
+    sizes: tuple[tuple[int, int], ...] = ()
 
     @property
     def case(self) -> Case:

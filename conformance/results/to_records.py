@@ -4,8 +4,9 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import starmap
+from typing import Any
 
 import msgspec
 
@@ -45,28 +46,12 @@ def records_of(result: Result) -> CaseRecords:
 def check_record(result: Result) -> CheckRecord:
     """Return the record of the check."""
     judged, activations = result.coverage
+    same: dict[str, Any] = {f.name: getattr(result, f.name) for f in fields(result) if f.name in CheckRecord.__struct_fields__}
+    of_search = {"tried": result.searched.tried, "worst": _finite(result.searched.worst)} if result.searched else {}
+    same |= vars(result.case) | of_search | {"counterexample": _counterexample(result), "median_rms": result.median_rms}
+    judge_seconds = result.seconds - result.candidate_seconds
     return CheckRecord(
-        **vars(result.case),
-        outcome=result.outcome,
-        reason=result.reason,
-        seconds=result.seconds,
-        declared=result.declared,
-        executed=result.executed,
-        exit_code=result.exit_code,
-        judged=judged,
-        activations=activations,
-        median_rms=result.median_rms,
-        excludes=excludes(result.verdicts),
-        tried=result.searched.tried if result.searched else 0,
-        worst=_finite(result.searched.worst) if result.searched else None,
-        counterexample=_counterexample(result),
-        require=list(result.require),
-        runs=result.runs,
-        examples=result.examples,
-        sizes=list(result.sizes),
-        candidate_seconds=result.candidate_seconds,
-        judge_seconds=result.seconds - result.candidate_seconds,
-        note=result.note,
+        **same, judged=judged, activations=activations, excludes=excludes(result.verdicts), judge_seconds=judge_seconds
     )
 
 
@@ -104,28 +89,21 @@ def _shown(verdicts: Iterable[Verdict]) -> set[int]:
 
 
 def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places: bool) -> ActivationRecord:
-    case, local, spread = result.case, v.local, v.local.distribution if v.local else None
+    local, spread = v.local, v.local.distribution if v.local else None
+    same = {name: getattr(v, name) for name in ("batch", "activation", "outcome", "role", "reason", "backward_of")}
+    same |= {name: value for name, value in vars(result.case).items() if name != "check"}
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
-        implementation=case.implementation,
-        golden=case.golden,
-        device=case.device,
-        dtype=case.dtype,
-        batch=v.batch,
-        activation=v.activation,
-        outcome=v.outcome,
-        role=v.role,
+        **same,
         local=_error(local.error if local else None),
         global_error=_error(v.global_error),
         faults=[_fault(f, kinds) for f in local.named] if local else [],
         arithmetic=local.hypothesis if local else None,
         limits=limits,
         excess=local.excess if local and math.isfinite(local.excess) else None,
-        reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=[*v.residual_description, *(_closed_forms(local) if local else ())],
         spread=spread if spread is None or places else replace(spread, strips=(), tokens=()),
-        backward_of=v.backward_of,
         rests_on=local.rests_on if local else "",
     )
 
