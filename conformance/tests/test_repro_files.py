@@ -69,7 +69,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _left(folder: Path) -> Path:
-    (found,) = (folder / "failures").iterdir()
+    (found,) = (folder / "failures").glob("*.py")
     return found
 
 
