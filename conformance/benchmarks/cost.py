@@ -1,4 +1,4 @@
-"""The cost of judging, as ratios to the plain pass, in one process: `python -m conformance.benchmarks.cost [backward|device]`.
+"""The cost of judging, as ratios to the plain pass, in one process: `python -m conformance.benchmarks.cost [backward]`.
 
 The network has base size (width 768, 12 heads, random weights; batch 8, length 128, float32) and Hugging Face's eager attention.
 
@@ -11,9 +11,7 @@ The network has base size (width 768, 12 heads, random weights; batch 8, length 
   pass of this layer in float32.
 
 Memory is the peak resident size of a judged run above that of a plain pass, with one row of the batch, for networks of several
-depths, each in a separate process: it must not grow with depth. With `backward`, a pass is a forward and a backward pass. With
-`device`, the candidate is on an accelerator, and is judged there and in memory: outcomes, roles and the names of the filters that
-detect something must be equal.
+depths, each in a separate process: it must not grow with depth. With `backward`, a pass is a forward and a backward pass.
 """
 
 import multiprocessing
@@ -25,23 +23,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from conformance.benchmarks.harness import parser, publish, table
 from conformance.benchmarks.resources import Seconds, median, peak_mib, ratio, times
 from conformance.benchmarks.subject import LAYERS, Backward, Subject
-from conformance.judge import DEPTHS, cache
-from conformance.judge.evidence import Verdict
-from conformance.judge.judge import IN_MEMORY
-from conformance.numerics.devices import description
+from conformance.judge import cache
 
 Measure = Callable[[int, int], Iterator[str]]
 NUMBERS_OF_LAYERS = (6, 12, 24, 48)
 HALF, HALF_LAYERS = "bfloat16", 1
-PAGES = {
-    what: Path(__file__).with_name(f"COST{suffix}.md")
-    for what, suffix in (("forward", ""), ("backward", ".backward"), ("device", ".device"))
-}
+PAGES = {what: Path(__file__).with_name(f"COST{suffix}.md") for what, suffix in (("forward", ""), ("backward", ".backward"))}
 
 
 @contextmanager
@@ -111,58 +101,14 @@ def backward(layers: int, repeats: int) -> Iterator[str]:
     yield from table(HEADINGS, compared(plain, {"hooks": subject.hooks, **judged(subject)}, repeats))
 
 
-def on_device(device: str, layers: int, repeats: int) -> Iterator[str]:
-    """Yield the costs on a device and in memory; the first judgement on the device, which loads its libraries, is not counted."""
-    subject, library = Subject(layers, device=device), torch.get_device_module(device)
-    plain, weights = plain_times(subject), library.memory_allocated()
-    yield f"A plain forward pass of {layers} layers on {description(device) or device} takes {median(plain).wall:.3g} s."
-    yield ""
-    rows, largest = [], 0.0
-    for depth in DEPTHS:
-        with empty_cache():
-            reference = subject.verdicts(depth, device)
-            library.reset_peak_memory_stats()
-            there = times(partial(subject.verdicts, depth, device), repeats)
-            peak = round((library.max_memory_allocated() - weights) / 2**20)
-            here = times(partial(subject.verdicts, depth, IN_MEMORY), 1)
-            largest = max(largest, largest_difference(reference, subject.verdicts(depth, IN_MEMORY)))
-        rows.append((depth, "on the device", f"{median(there).wall:.3f}", ratio(there, plain).wall, peak))
-        rows.append((depth, "in memory", f"{median(here).wall:.3f}", ratio(here, plain).wall, ""))
-    yield from table(("depth", "judged", "s", "times a plain pass", "MiB of the device above the weights"), rows)
-    yield ""
-    yield f"The largest relative difference of an RMS is {largest:.2g}."
-
-
-def largest_difference(these: Sequence[Verdict], those: Sequence[Verdict]) -> float:
-    """Return the largest relative difference of an RMS between two judgements of the same activations.
-
-    Raises:
-        SystemExit: they differ in an outcome, a role, a reason or a filter that detects something.
-    """
-    largest = 0.0
-    for a, b in zip(these, those, strict=True):
-        if _conclusion(a) != _conclusion(b):
-            raise SystemExit(f"{a.activation}: {_conclusion(a)} on the device, {_conclusion(b)} in memory")
-        if a.local and b.local and a.local.error.rms and b.local.error.rms:
-            largest = max(largest, abs(a.local.error.rms / b.local.error.rms - 1.0))
-    return largest
-
-
-def _conclusion(verdict: Verdict) -> tuple[object, ...]:
-    detected = tuple(f.name for f in verdict.local.filters if f.detected) if verdict.local else ()
-    return verdict.activation, verdict.outcome, verdict.role, verdict.reason, detected
-
-
 def main() -> None:
     """Measure and print the costs; `--write` also saves them."""
     options = parser(__doc__, PAGES["forward"], parallel=False)
     options.add_argument("what", nargs="?", choices=PAGES, default="forward")
     options.add_argument("--repeats", type=int, default=2)
     options.add_argument("--layers", type=int, default=LAYERS)
-    options.add_argument("--device", default="cuda", help="of `device` (default: cuda)")
     chosen = options.parse_args()
-    on_this = partial(on_device, chosen.device)
-    measures: Mapping[str, Measure] = {"forward": forward, "backward": backward, "device": on_this}
+    measures: Mapping[str, Measure] = {"forward": forward, "backward": backward}
     lines = measures[chosen.what](chosen.layers, chosen.repeats)
     publish(PAGES[chosen.what], f"Cost, {chosen.what}", lines, write=chosen.write)
 

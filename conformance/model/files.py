@@ -1,7 +1,7 @@
 """Read untrusted files: check the size first, then the format, then the values. Problems raise one of the package's errors.
 
 No file is read beyond its limit, and no size stated inside a file is trusted. The limits of text files are chosen so that reading
-takes at most 5 s and 1 GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits on one machine.
+takes at most 5 s and 1 GiB; `benchmarks/readers/FULL.md` has files at these limits on one machine.
 """
 
 import atexit

@@ -43,15 +43,6 @@ class Called(nn.Module):
         return self.how(self.model, input_ids, attention_mask, token_type_ids)
 
 
-class _WithoutMask(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = module()
-
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.model(input_ids, None, token_type_ids).logits
-
-
 class _PositionsOfOneLength(nn.Module):
     """Positions from the length as a Python number, which tracing records as a constant."""
 
@@ -67,8 +58,7 @@ def traced(called: nn.Module, path: Path) -> Path:
     ids, mask, types = example()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        inputs = (ids, types) if isinstance(called, _WithoutMask) else (ids, mask, types)
-        torch.jit.trace(called, inputs, check_trace=False).save(str(path))
+        torch.jit.trace(called, (ids, mask, types), check_trace=False).save(str(path))
     return path
 
 
@@ -96,16 +86,10 @@ _MASK = torch.tensor([[1] * 9 + [0] * 7])
 
 # By what is wrong: the module that is traced, and the names of the mistakes.
 MISTAKES: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
-    "training mode": (lambda: Called(module().train()), {"dropout-active"}),
-    "token types baked": (
-        lambda: Called(module(), lambda m, ids, mask, _: logits(m, ids, mask, example()[2].flip(0)[:1].expand_as(ids))),
-        {"token-types-other"},
-    ),
     "mask baked": (lambda: Called(module(), lambda m, ids, _, types: logits(m, ids, _MASK.expand_as(ids), types)), {"mask-other"}),
     "inputs swapped": (
         lambda: Called(module(), lambda m, ids, mask, types: logits(m, ids, types, mask)),
         {"token-types-from-mask", "mask-from-token-types"},
     ),
-    "mask dropped": (_WithoutMask, {"mask-ignored"}),
     "reduced precision": (lambda: Called(module(), _in_bfloat16), {"precision-bfloat16", "result-bfloat16"}),
 }

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
-from conformance.benchmarks.detection.equations import Formula
 from conformance.numerics.formats import Array
 from conformance.report.representations import case_text
 
@@ -63,10 +62,6 @@ def rational(p: float, *a: float) -> Kernel:
         return x * 0.5 * (1.0 + torch.sign(x) * (1.0 - tail * torch.exp(-z * z)))
 
     return gelu
-
-
-def five_digits(*numbers: float) -> tuple[float, ...]:
-    return tuple(float(f"{x:.5g}") for x in numbers)
 
 
 def table_gelu(x: Array, entries: int = 256) -> Array:
@@ -129,17 +124,3 @@ def test_an_approximation_worse_than_published_kernels_fails_in_its_place_and_is
     assert found.anatomy or "such as" in found.evidence
     if case in ("a shorter rational form", "a rational tanh"):
         assert "the equation holds with another function of the same input" in " ".join(case_text(result).split())
-
-
-OTHERS: dict[str, Formula] = {
-    "gelu-variant": "F.gelu(x, approximate='tanh')",
-    "activation-quick-gelu": "x * torch.sigmoid(1.702 * x)",
-    "gelu-argument": "x * 0.5 * (1.0 + torch.erf(x * 0.70711))",
-    "result-bfloat16": "F.gelu(x).bfloat16().float()",
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_change_of_the_function_that_has_a_name_is_named(name: str) -> None:
-    (found,) = check(Candidate([changed("activated", OTHERS[name], layers=(0,))]), "tiny").findings
-    assert (found.name, found.others) == (name, ())

@@ -34,7 +34,7 @@ from conformance.results.to_records import excludes
 from conformance.tests.planted_mistakes import Planted
 
 ALPHA = 1e-8
-GOLDENS = ("tiny", "tanh", "sinusoidal", "narrow-heads")
+GOLDENS = ("tiny", "sinusoidal")
 
 
 def network_of(golden: str, dtype: str) -> Network:
@@ -194,9 +194,6 @@ def test_equal_rows_have_equal_hashes_and_rows_that_differ_in_signs_alone_have_n
         assert repeats.number[100] == repeats.number[3]
 
 
-LEAST = "cls.predictions.transform.LayerNorm"  # the norm of `tiny` whose inputs have the largest variance
-
-
 def _numbers(dtype: str) -> Iterator[tuple[Observation, FilterResult]]:
     """Yield each number that is confirmed at a step of the second layer of `tiny`, as its filter, with the step."""
     network = network_of("tiny", dtype)
@@ -251,10 +248,3 @@ def test_an_epsilon_that_one_norm_of_a_real_network_hides_is_within_what_a_pass_
     found = _confirmed(check(_epsilon("bert.encoder.layer.3.output.LayerNorm", 1e-7), "minilm"), "epsilon")
     assert found.smallest
     assert found.smallest > 1e-7
-
-
-def test_a_number_is_not_confirmed_if_the_usual_mistake_would_be_hidden_at_one_step() -> None:
-    found = _confirmed(check(Planted(), "tiny", dtype="bfloat16"), "epsilon")
-    assert (found.at, found.smallest) == (LEAST, None)
-    assert 0 < found.separable < found.places
-    assert np.isfinite(found.expected_z)

@@ -87,16 +87,6 @@ def test_a_page_logs_nothing_requests_nothing_but_itself_and_shows_hostile_texts
         assert watched.page.evaluate("[typeof hacked, document.images.length]") == ["undefined", 0]
 
 
-def test_the_colour_scheme_follows_the_setting(browser: Any, file: Path) -> None:
-    brightness = {}
-    for scheme in ("light", "dark"):
-        with Watched(browser, file, color_scheme=scheme) as watched:
-            rendered = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            brightness[scheme] = sum(int(part) for part in rendered.strip("rgb()").split(","))
-    assert brightness["light"] > 700
-    assert brightness["dark"] < 150
-
-
 def test_at_400_pixels_no_page_scrolls_sideways(browser: Any, file: Path) -> None:
     with Watched(browser, file, viewport={"width": 400, "height": 800}) as watched:
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -123,13 +113,6 @@ def test_without_scripts_the_page_has_the_same_text_and_no_controls_that_do_noth
             assert not any(control.is_visible() for control in page.locator("button, input, select").all())
         context.close()
     assert texts[0] == texts[1]
-
-
-def test_a_page_prints_everything_it_shows(browser: Any, file: Path) -> None:
-    with Watched(browser, file) as watched:
-        watched.page.emulate_media(media="print", color_scheme="dark")
-        assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert watched.page.pdf().startswith(b"%PDF")
 
 
 def test_every_picture_and_every_field_has_an_accessible_name(browser: Any, file: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as replace_record
 
 from conformance import check, read_results
 from conformance.checks.check import Plan, Request
@@ -14,11 +13,6 @@ from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
 from conformance.judge.select_arithmetic import select_arithmetic
-from conformance.report.coverage_sentences import duration
-from conformance.results.case import Case
-from conformance.results.result import Result
-from conformance.results.termination import timed, waiting
-from conformance.results.to_records import check_record
 
 WAIT = 0.3  # Seconds that the slow candidate adds to each forward pass.
 
@@ -62,22 +56,3 @@ def test_seconds_are_counted_across_processes_and_written_to_the_results(tmp_pat
         assert record.candidate_seconds is not None
         assert WAIT <= record.candidate_seconds <= record.seconds
         assert record.judge_seconds == pytest.approx(record.seconds - record.candidate_seconds)
-
-
-def _result(seconds: float) -> Result:
-    return Result(Case("mine", "tiny"), "pass", seconds=seconds)
-
-
-def test_nested_waits_are_counted_once() -> None:
-    def waited() -> Result:
-        with waiting(), waiting():
-            time.sleep(0.05)
-        return _result(10.0)
-
-    assert 0.05 <= timed(waited).candidate_seconds < 0.1
-
-
-def test_the_report_gives_both_times_where_the_file_has_them_and_their_sum_otherwise() -> None:
-    record = check_record(replace(_result(3.0), candidate_seconds=1.0))
-    assert duration([record, record]) == "6.0 s (candidate 2.0 s, judge 4.0 s)"
-    assert duration([replace_record(record, candidate_seconds=None, judge_seconds=None)]) == "3.0 s"

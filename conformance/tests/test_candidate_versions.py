@@ -5,17 +5,13 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.checks.check import Plan
-from conformance.checks.run_header import header_of
 from conformance.cli import main
-from conformance.goldens.manifest import manifest
 from conformance.report.changes import EnvironmentChange, changes
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
 from conformance.results.records import ImplementationRecord, Results
-from conformance.tests.sample_records import checked, header, run
+from conformance.tests.sample_records import checked, run
 from conformance.tests.test_diff_report_trace_replay import BAD
 
 OLD = ImplementationRecord("my-package", "1.0", "my_package.conformance:bert")
@@ -39,12 +35,6 @@ def test_a_header_has_the_versions_of_registered_candidates_and_of_the_libraries
     assert found.onnxruntime is None or found.onnxruntime == metadata.version("onnxruntime")
 
 
-def test_a_header_has_the_versions_of_the_runs_names_or_of_all_without_names() -> None:
-    some = header_of("cpu", dict.fromkeys(manifest()), Plan(), implementations=["hf-sdpa", "my_package:bert"])
-    assert some.implementations.keys() == {"hf-sdpa"}
-    assert header_of("cpu", {}, Plan()).implementations.keys() > {"hf-eager", "hf-sdpa", "making-bert"}
-
-
 def test_another_version_of_a_candidate_may_explain_a_change() -> None:
     def differing(before: Results, after: Results) -> tuple[EnvironmentChange, ...]:
         return changes(before, after).environment
@@ -59,32 +49,3 @@ def test_another_version_of_a_candidate_may_explain_a_change() -> None:
     assert rendered == EnvironmentChange("mine", "my_package.conformance:bert", "elsewhere:bert")
     renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
     assert renamed == (EnvironmentChange("yours", "my-package 1.0", "my-package 1.1"),)
-
-
-def test_another_numpy_or_onnx_runtime_may_explain_a_change_and_an_unrecorded_one_does_not() -> None:
-    before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
-    assert changes(before, after).environment == (
-        EnvironmentChange("numpy", "2.4.5", "2.4.6"),
-        EnvironmentChange("onnxruntime", "none", "1.31.1"),
-    )
-    assert not changes(_results("mine"), after).environment
-
-
-def test_the_page_shows_the_versions_of_the_judged_candidates() -> None:
-    page = REPORT_FORMATS["html"].of_results(
-        _results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1")
-    )
-    assert "my_package.conformance:bert" in page
-    assert ">1.0</td>" in page
-    assert ">1.1</td>" not in page
-    assert ">2.4.6</td>" in page
-    assert ">1.31.1</td>" in page
-    unregistered = "unknown, as of any that is not registered"
-    assert unregistered not in page
-    assert unregistered in REPORT_FORMATS["html"].of_results(_results("mine"))
-
-
-def test_runs_may_have_goldens_at_several_paths() -> None:
-    (golden,) = header().goldens.values()
-    moved = [{"tiny": msgspec.structs.replace(golden, source=source)} for source in ("/here/mine", "/there/mine")]
-    assert len(merged([run(checked(Case(f"m{n}", "tiny")), goldens=goldens) for n, goldens in enumerate(moved)]).cases) == 2

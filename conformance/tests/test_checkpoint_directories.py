@@ -4,26 +4,23 @@ initialised heads."""
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from conformance import UsageError, check, golden_of, load_directory
+from conformance import check, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.recipe import packaged_folder
-from conformance.implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
+from conformance.implementations.hugging_face import hf_eager
 from conformance.implementations.inner_workings import inner_workings
 from conformance.model.files import ALLOW_PICKLE
-from conformance.model.tokenizer import tokenized
 from conformance.results.to_records import activation_records
 
 LAYERS, WORDS, LABELS = 2, 500, 5
@@ -85,50 +82,6 @@ def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_pat
         assert not CLASSES[kind] or any(a.activation.endswith("loss") for a in activation_records(result))
 
 
-@pytest.mark.landing(kind=["BertForQuestionAnswering", "BertForMultipleChoice"])
-@pytest.mark.parametrize("kind", WALKED)
-def test_the_expected_logits_equal_those_of_transformers_own_class(kind: str, tmp_path: Path) -> None:
-    import transformers
-
-    golden = from_directory(tuned(kind, tmp_path))
-
-    def prepare(checkpoint: object, device: str, dtype: str) -> Callable[[Any], dict[str, Tensor]]:
-        model = getattr(transformers, kind).from_pretrained(tmp_path, dtype=getattr(torch, dtype)).eval()
-
-        def run(batch: Any) -> dict[str, Tensor]:
-            inputs = {n: getattr(batch, n) for n in ("input_ids", "attention_mask", "token_type_ids")}
-            with torch.no_grad():
-                if kind == "BertForMultipleChoice":
-                    return {"classifier": model(**{n: t[:, None] for n, t in inputs.items()}).logits}
-                made = model(**inputs)
-            if kind == "BertForQuestionAnswering":
-                return {"qa_outputs": torch.stack([made.start_logits, made.end_logits], -1)}
-            return {"classifier": made.logits}
-
-        return run
-
-    assert check(prepare, golden, depth="screen").conforms
-
-
-class Wrong(HuggingFace):
-    """transformers' BERT with the rows of its classifier in reverse order."""
-
-    def module(self, checkpoint: Any, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
-        model = super().module(checkpoint, device, dtype)
-        head: Any = model["classifier"]
-        with torch.no_grad():
-            head.weight.copy_(head.weight.flip(0))
-            head.bias.copy_(head.bias.flip(0))
-        return model
-
-
-def test_a_head_with_its_labels_in_reverse_order_is_named_in_one_sentence(tmp_path: Path) -> None:
-    result = check(Wrong("eager", "wrong"), from_directory(tuned("BertForSequenceClassification", tmp_path)))
-    (finding,) = result.findings
-    assert finding.name == "class-labels-reversed"
-    assert "the class logits are in reverse order" in finding.sentence
-
-
 def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pooling: bool) -> Path:
     """Write a sentence-transformers directory with its BERT in the folder `bert`."""
     kinds = [("Transformer", bert), ("Pooling", "1_Pooling"), *([("Normalize", "2_Normalize")] if normalize else [])]
@@ -177,12 +130,6 @@ def _as_version_6(folder: Path, mode: str | list[str]) -> Path:
     return folder
 
 
-def test_a_directorys_tokenizer_may_be_beside_the_bert(tmp_path: Path) -> None:
-    folder = of_sentences(tmp_path, "0_Transformer", pooling_mode_mean_tokens=True)
-    (folder / "0_Transformer" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats"]))
-    assert tokenized(folder, [("cats", None)]).input_ids.tolist() == [[2, 5, 3]]
-
-
 def test_modules_and_poolings_without_an_equation_are_refused_by_name(tmp_path: Path) -> None:
     def refused(words: str, error: type[Exception] = UnsupportedArchitectureError) -> None:
         with pytest.raises(error, match=words):
@@ -219,31 +166,6 @@ def test_the_kind_of_classifier_must_be_stated_where_the_parameters_do_not_deter
     tokens = tuned("BertForTokenClassification", tmp_path / "tokens")
     _config(tokens, architectures=None)  # Without a pooler it can only be a token classifier.
     assert load_directory(tokens).architecture.heads == ("token_classification",)
-
-
-def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Path) -> None:
-    folder = tuned("BertForTokenClassification", tmp_path)
-    assert load_directory(folder).architecture.num_labels == LABELS
-    _config(folder, id2label={str(i): str(i) for i in range(7)})
-    with pytest.raises(CheckpointError, match=f"config.json has 7 labels .* classifier.weight has {LABELS} rows"):
-        load_directory(folder)
-
-
-@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_a_regression_or_multi_label_classifier_has_its_logits_judged_and_refuses_class_labels(
-    problem: str, tmp_path: Path
-) -> None:
-    folder = tuned("BertForSequenceClassification", tmp_path)
-    _config(folder, problem_type=problem)
-    golden = from_directory(folder)
-    judged = {a.activation for a in activation_records(check(hf_eager, golden, depth="screen")) if a.outcome == "pass"}
-    assert "classifier" in judged
-    assert "classifier.loss" not in judged
-    labelled = {n: replace(batch, class_labels=np.zeros(batch.size, np.int64)) for n, batch in golden.batches.items()}
-    with pytest.raises(
-        UsageError, match=rf"problem is {problem} with num_labels {LABELS}; give class_targets, \(B, {LABELS}\) numbers"
-    ):
-        golden_of("mine", golden.checkpoint, labelled)
 
 
 @pytest.fixture

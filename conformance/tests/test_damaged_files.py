@@ -1,7 +1,6 @@
 """Damaged files given to every reader result in a value or in one of the project's own errors.
 
-`python -m conformance.benchmarks.readers` tries 20,000 files for each reader and measures time and memory; with `--full`,
-also for files at the size limits."""
+`python -m conformance.benchmarks.readers` tries 20,000 files for each reader and measures time and memory."""
 
 import io
 import os
@@ -18,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from conformance.benchmarks.readers import __main__ as readers_benchmark
 from conformance.benchmarks.readers.__main__ import limited
 from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
@@ -67,32 +65,6 @@ def test_a_damaged_file_is_read_or_refused_with_an_error_of_the_project(
     damaged()
 
 
-def _sized(*sizes: int) -> Reader:
-    """Return a reader whose reads take so many MiB, one after another, of which the first is of the undamaged file."""
-    left = iter(sizes)
-    return Reader(lambda _: b"1" * (next(left) * 2**20), "a", {"a": b"1"})
-
-
-def test_a_read_that_is_too_large_is_counted_even_if_an_earlier_one_was_larger_or_freed_memory_suffices_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readers_benchmark, "MEMORY", 32 * 2**20)
-    tally = readers_benchmark.tried(_sized(0, 96, 64, 0), 3, 0, tmp_path / "damaged")
-    assert tally.outcomes == {"too large": 2, "read": 1}
-    blocks = [b"%d" % (number % 10) * 2**16 for number in range(2**12)]  # 256 MiB, in blocks that malloc does not map one by one.
-    last = blocks.pop()  # The heap cannot shrink below it.
-    blocks.clear()
-    tally = readers_benchmark.tried(_sized(0, 96), 1, 0, tmp_path / "damaged again")
-    assert tally.outcomes == {"too large": 1}
-    assert len(last) == 2**16
-
-
-def test_the_table_of_some_readers_is_not_saved_as_that_of_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        readers_benchmark.main(["--only", "trace", "--write"])
-    assert "--only prints its table" in capsys.readouterr().err
-
-
 def test_an_exception_inside_a_reader_is_raised_as_the_requested_kind() -> None:
     for error in (ValueError("x" * 1000), RecursionError("deep"), MemoryError(), KeyError("k"), OSError(2, "No such file")):
         with pytest.raises(UsageError, match="f cannot be read as a thing: ") as found, reading("f", "a thing", UsageError):
@@ -120,7 +92,7 @@ def test_the_size_declared_by_a_file_is_not_trusted(tmp_path: Path, monkeypatch:
         read_bytes(tmp_path / "file", 4)
 
 
-# The contents of the file, and words of the message. Files at the limits are measured by `conformance.benchmarks.readers --full`.
+# The contents of the file, and words of the message.
 BEYOND: Mapping[str, tuple[str, bytes, str]] = {
     "numbers in JSON": ("outputs: JSON", b'{"last_hidden_state": [' + b"0," * (PRINTED + 1) + b"0]}", "more than 524288 values"),
     "numbers in text": ("outputs: text", b"[" + b"0 " * (PRINTED + 1) + b"]", "more than 524288 values"),

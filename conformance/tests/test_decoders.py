@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import Checkpoint, check, golden_of, load_golden
-from conformance.implementations import inner_workings as walk
+from conformance import check, golden_of, load_golden
 from conformance.implementations.cached import Cached, hf_cached, inner_workings_cached
-from conformance.implementations.inner_workings import BertConfig, inner_workings
+from conformance.implementations.inner_workings import inner_workings
 from conformance.judge.segment import Segment
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
-from conformance.tests.optional_paths import broken, generated, in_attention
+from conformance.tests.optional_paths import broken, in_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,39 +66,12 @@ def test_encoder_states_or_their_mask_that_are_read_wrongly_fail_where_they_are_
     assert not name or name in {finding.name for finding in result.findings}, str(result)
 
 
-def test_encoder_states_may_be_exposed_and_are_read_by_every_layer() -> None:
-    """The last layer is judged from the exposed states after those of the first layer are released."""
-
-    class Exposing:
-        features = inner_workings.features
-
-        def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-            run = inner_workings.prepare(checkpoint, device, dtype)
-            return lambda batch: {
-                "encoder_hidden_states": batch.encoder_hidden_states.to(getattr(torch, dtype)),
-                **dict(run(batch)),
-            }
-
-    assert load_golden("cross-attention").checkpoint.architecture.num_hidden_layers > 1
-    result = check(Exposing(), "cross-attention")
-    assert result.conforms, result
-    assert "encoder_hidden_states" in {v.activation for v in result.verdicts if v.outcome == "pass"}
-
-
 @pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
 @pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
 def test_a_decoder_run_step_by_step_equals_one_pass(candidate: Cached, golden: str, dtype: str) -> None:
     result = check(candidate, golden, dtype=dtype)
     assert result.conforms, result
-
-
-def test_relative_positions_continue_after_the_cache() -> None:
-    given = load_golden("relative-key-query")
-    checkpoint = Checkpoint(given.checkpoint.architecture.with_(is_decoder=True), given.checkpoint.weights)
-    golden = golden_of("relative decoder", checkpoint, given.batches)
-    assert check(inner_workings, golden).conforms
-    assert check(inner_workings_cached, golden).conforms
 
 
 def _restarted(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
@@ -124,47 +96,6 @@ def _of_another_layer(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
 def test_positions_that_restart_and_keys_of_another_layer_fail_where_they_are_read(step: Any, origins: list[str]) -> None:
     result = check(replace(inner_workings_cached, step=step, name="mistaken"), "decoder")
     assert [v.activation for v in result.origins] == origins
-
-
-def _small(**changes: Any) -> BertConfig:
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    return BertConfig(**{**sizes, "hidden_dropout_prob": 0.0, "is_decoder": True, **changes})
-
-
-def test_a_cache_is_refused_with_another_masks_length_and_while_activations_are_recomputed() -> None:
-    config, ids = _small(), torch.tensor([[5, 6, 7]])
-    model, cache = walk.BertModel(config), walk.new_cache(config)
-    model(ids, torch.ones(1, 3), cache=cache)
-    with pytest.raises(ValueError, match=r"for 3 tokens; the cache has 3 and this call 1, so it must be for 4"):
-        model(ids[:, :1], torch.ones(1, 3), cache=cache)
-    model.train()
-    model.encoder.gradient_checkpointing = True
-    with pytest.raises(ValueError, match="leave the cache out, or set gradient_checkpointing to False"):
-        model(ids, cache=walk.new_cache(config))
-    assert model(ids).last_hidden_state.shape == (1, 3, 8)
-    model.eval()(ids, cache=walk.new_cache(config))
-
-
-@pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
-def test_a_decoder_without_layers_is_not_run_with_a_cache(candidate: Cached) -> None:
-    golden = generated("decoder", {"input_ids": [[5, 6, 7]]}, num_hidden_layers=0)
-    assert check(inner_workings, golden).conforms
-    result = check(candidate, golden)
-    assert (result.outcome, result.reason[:35]) == ("skip", "a network without layers keeps no k"), result
-    config = _small(num_hidden_layers=0)
-    with pytest.raises(ValueError, match="a network without layers keeps no keys"):
-        walk.BertModel(config)(torch.tensor([[5]]), cache=walk.new_cache(config))
-
-
-def test_a_masked_head_reads_no_encoder_states() -> None:
-    model = walk.BertModel(_small(add_cross_attention=True)).eval()
-    ids, (one, other) = torch.tensor([[5, 6, 7]]), torch.randn(2, 1, 4, 8, generator=torch.Generator().manual_seed(0))
-
-    def hidden(states: Tensor, heads: list[float]) -> Tensor:
-        return model(ids, head_mask=torch.tensor(heads), encoder_hidden_states=states).last_hidden_state
-
-    assert torch.equal(hidden(one, [0.0, 0.0]), hidden(other, [0.0, 0.0]))
-    assert not torch.equal(hidden(one, [1.0, 0.0]), hidden(other, [1.0, 0.0]))
 
 
 @pytest.mark.landing(law=["generated-batches", "padding-length", "length-refused"])

@@ -1,20 +1,17 @@
 """sentence-transformers `Dense` modules: read from a directory, judged in every format, and named where they are left out."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from conformance import Golden, Result, check, load_directory
-from conformance.diagnosis import diagnose
+from conformance import Result, check, load_directory
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.implementations.hugging_face import BertWithHeads, hf_eager
-from conformance.implementations.inner_workings import inner_workings
 from conformance.model.architecture import Dense
 from conformance.tests.dense_modules import ARCHITECTURE, PLAIN, TANH, directory, network
 from conformance.tests.planted_mistakes import Planted
@@ -98,44 +95,6 @@ def test_an_omitted_part_of_a_dense_layer_is_named(
     ((name, words),) = [(finding.name, finding.sentence) for finding in result.findings]
     assert name == sentence[0]
     assert sentence[1] in words
-
-
-def written_otherwise(model: BertWithHeads) -> None:
-    """Compute the product by `einsum`, add the bias separately, and compute tanh from two sigmoids."""
-    (layer,) = layers(model)
-    weight, bias = layer.linear.weight, layer.linear.bias
-    layer.linear.forward = lambda x: torch.einsum("bi,oi->bo", x, weight) + bias
-    layer.activation_function.forward = _tanh
-
-
-def _tanh(x: Tensor) -> Tensor:
-    return (torch.sigmoid(2.0 * x.double()) - torch.sigmoid(-2.0 * x.double())).to(x.dtype)
-
-
-def test_a_dense_layer_computed_in_another_way_conforms() -> None:
-    result = check(Planted(written_otherwise), network(TANH, normalize=True))
-    assert result.conforms, result.reason
-
-
-def _embeddings(candidate: Any, golden: Golden) -> Mapping[str, np.ndarray]:
-    (batch,) = golden.batches.values()
-    made = dict(candidate.prepare(golden.checkpoint, "cpu", "float32")(batch.on("cpu")))
-    return {"embedding": made["sentence_embedding"].numpy()}
-
-
-def test_diagnose_expects_the_embeddings_after_the_dense_layers() -> None:
-    golden = network(TANH, normalize=True)
-    (batch,) = golden.batches.values()
-    assert diagnose(golden.checkpoint, batch, _embeddings(hf_eager, golden)).conforms
-    found = diagnose(golden.checkpoint, batch, _embeddings(Planted(without_layers), golden))
-    assert not found.conforms
-    assert [f.name for f in found.explanations[0].faults] == ["dense-missing"]
-
-
-def test_an_implementation_without_dense_layers_is_not_judged_on_them() -> None:
-    result = check(inner_workings, network(TANH))
-    assert result.outcome == "skip"
-    assert "dense layers behind the pooling of a sentence embedding" in result.reason
 
 
 REFUSED: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
-from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.faults.changes import Altered
-from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fit, FitData, Fitted
+from conformance.faults.fitted import FITTED, Fit, FitData, Fitted
 from conformance.faults.fitted.differences import Estimated, assignment
 from conformance.judge import explanation_search
 from conformance.oracle import Step
 from conformance.report.output_formats import REPORT_FORMATS
-from conformance.results.to_records import records_of, results_of
+from conformance.results.to_records import results_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,11 +30,6 @@ def _of_q8_0(right: Callable[..., Tensor], weight: Tensor) -> Tensor:
 
 
 WORDS_OF_Q8_0 = Candidate([changed("word", _of_q8_0), changed("logits", _of_q8_0)])
-
-
-def test_descriptions_alone_say_with_what_the_equation_holds() -> None:
-    assert {fault.name for fault in FITTED if fault.sentence.startswith("the equation holds with ")} == DESCRIPTIONS
-    assert {fault.name for fault in FITTED if not fault.is_description}.isdisjoint(DESCRIPTIONS)
 
 
 def test_every_report_says_that_a_description_names_no_mistake() -> None:
@@ -52,13 +46,6 @@ def test_every_report_says_that_a_description_names_no_mistake() -> None:
     (mistake,) = json.loads(REPORT_FORMATS["json"].of_results(results_of([result])))["cases"][0]["mistakes"]
     assert mistake["fault"]["is_description"]
     assert said in mistake["sentence"]
-
-
-def test_a_name_is_no_description_in_records_either() -> None:
-    result = check(Candidate([MISTAKES["parameters-initial"].at()]), "tiny")
-    assert result.findings
-    assert not any(found.is_description for found in result.findings)
-    assert not any(fault.is_description for a in records_of(result).activations for fault in a.faults)
 
 
 def test_rows_of_a_table_that_differ_by_less_than_a_rounding_are_counted_and_the_bias_is_not_blamed() -> None:
@@ -80,35 +67,8 @@ def _dense(change: Callable[[Any, Any], object]) -> Candidate:
     return Candidate([changed("dense", dense, layers=(1,))])
 
 
-def _set(weight: Tensor, rows: Any, columns: Any, value: Any) -> None:
-    weight[rows, columns] = value
-
-
 def _with_reversed_row(weight: Tensor, _: Tensor) -> None:
     weight[5] = weight[5].flip(0)
-
-
-ALL = slice(None)
-STRUCTURES: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "weight[0:16, 0:8] = 0": lambda w, _: _set(w, slice(16), slice(8), 0.0),
-    "weight[0:8, 1:10:4] *= 2": lambda w, _: w[0:8, 1:10:4].mul_(2.0),
-    "weight[:, [1, 4, 9]] = 0.25": lambda w, _: _set(w, ALL, [1, 4, 9], 0.25),
-    "weight[:, 0:4], number of columns 4": lambda w, _: _set(w, ALL, slice(4), w[:, 4:8] + w[:, 8:12]),
-    "weight with other columns: expected 0 to 3, estimated 4 to 7": lambda w, _: _set(w, ALL, slice(4), w[:, 4:8].clone()),
-    "weight[0:8] *= -1; bert.encoder.layer.1.attention.output.dense.bias[0:8] *= -1": lambda w, b: (w[:8].neg_(), b[:8].neg_()),
-    "weight[5] *= 1.25": lambda w, _: w[5].mul_(1.25),
-    "weight[:, 0:8] *= -1": lambda w, _: w[:, :8].neg_(),
-    "weight[0:8] = 0; bert.encoder.layer.1.attention.output.dense.bias[0:8] = 0": lambda w, b: (w[:8].zero_(), b[:8].zero_()),
-    "weight with other rows: expected 0 to 3, estimated 4 to 7": lambda w, _: _set(w, slice(4), ALL, w[4:8].clone()),
-    "weight, row 5": _with_reversed_row,
-}
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_structure_of_a_weight_is_reported(structure: str) -> None:
-    (found,) = check(_dense(STRUCTURES[structure]), "tiny").findings
-    assert (found.name, found.is_description) == ("parameters-other", True)
-    assert f"attention.output.dense.{structure}" in found.evidence
 
 
 RIGHT = np.array([[1.0, 2.0], [3.0, 5.0], [5.0, 6.0]])

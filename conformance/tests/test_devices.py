@@ -135,6 +135,7 @@ def _in_tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch
     return product.reshape(*x.shape[:-1], -1) + bias
 
 
+@pytest.mark.landing(golden="tiny")
 @pytest.mark.parametrize("golden", ["tiny", "wide"])  # of up to 64, and of up to 3072 terms, whose truncated sums err more
 def test_tf32_products_are_not_accepted_as_matrix_unit_float32_and_are_named(golden: str) -> None:
     given = load_golden(golden)

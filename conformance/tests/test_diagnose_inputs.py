@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import Batch, Checkpoint, golden_of, load_golden
+from conformance import Batch, Checkpoint, golden_of
 from conformance.checks.trace import record
 from conformance.cli import main
-from conformance.diagnosis import POOLINGS, diagnose
+from conformance.diagnosis import diagnose
 from conformance.diagnosis.inputs import other_inputs
-from conformance.diagnosis.pooling import in_question
-from conformance.errors import UsageError
 from conformance.goldens.generated_weights import weights
 from conformance.implementations.hugging_face import hf_eager
 from conformance.model.tokenizer import tokenized
 from conformance.numerics.formats import Array
-from conformance.oracle.pooling import WEIGHTS
 from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory, network
 
 Captured = pytest.CaptureFixture[str]
@@ -99,17 +96,6 @@ def test_a_pooling_other_than_the_checkpoints_is_a_failure_that_is_named(pooling
     assert diagnose(other, BATCH, outputs).poolings == (pooling,)
 
 
-def test_every_pooling_is_tried_and_mean_and_mean_over_root_length_are_one_once_normalised() -> None:
-    names = [p.name for p in in_question(ARCHITECTURE, BATCH, None, None)]
-    assert {"mean", "mean-sqrt-length", "mean-normalised"} <= set(names)
-    assert "mean-sqrt-length-normalised" not in names
-    first, *others = [p.name for p in in_question(ARCHITECTURE, BATCH, "mean-sqrt-length-normalised", None)]
-    assert first == "mean-sqrt-length-normalised"
-    assert "mean-normalised" not in others
-
-    assert {*WEIGHTS, "max", "pooler"} == {pooling.base for pooling in POOLINGS.values()}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sentence-transformers directory that truncates texts to eight tokens."""
@@ -136,12 +122,3 @@ def test_the_command_names_the_tokens_of_the_prefix(folder: Path, tmp_path: Path
     assert "1. prefix-missing the prefix 'query :' of each text is left out: in the inputs" in rendered
     assert main(["explain", "prefix-missing"]) == 0
     assert "Add the prefix to each text before it is tokenized." in capsys.readouterr().out
-
-
-def test_a_pooler_that_the_network_does_not_have_cannot_be_asked_for() -> None:
-    given = load_golden("token-heads").checkpoint
-    checkpoint = Checkpoint(given.architecture.with_(pooling="", normalize=False), given.weights)
-    batch = load_golden("token-heads").batches["padded"]
-    embedding = np.zeros((batch.size, given.architecture.hidden_size), np.float32)
-    with pytest.raises(UsageError, match="has no pooler"):
-        diagnose(checkpoint, batch, {"embedding": embedding}, pooling="pooler")

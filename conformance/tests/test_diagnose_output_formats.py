@@ -1,21 +1,31 @@
-"""Outputs in the formats users have: each example of `diagnose --help`, and what libraries print."""
+"""Outputs in users' formats: each example of `diagnose --help`, what libraries print, pipes, and narrower stored formats."""
 
+import io
 import json
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from safetensors.torch import save_file
 
 from conformance.cli.diagnose_formats import FORMATS, OutputFormat
+from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.outputs import resolved
-from conformance.diagnosis.outputs_file import read
-from conformance.diagnosis.tables import printed_text
+from conformance.diagnosis.outputs_file import STANDARD_INPUT, read
+from conformance.diagnosis.tables import printed_text, tables
 from conformance.errors import ConformanceError, DependencyMissingError, UsageError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.report.diagnosis_report import document
+from conformance.report.document import markdown
+from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _model
 
 WIDTH = 32
 SIZES: dict[str, Any] = {"vocab_size": 9, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1}
@@ -150,3 +160,119 @@ def test_code_after_prompts_is_removed_and_positions_stay_the_same() -> None:
     session = '>>> x["a"][0]\n... .numpy()\n[0.1,\n...\n 0.2]\n>>> [0.3]\nOut[2]: [0.4]'
     assert printed_text(session).split("\n") == ["", "... .numpy()", "[0.1,", "...", " 0.2]", "    [0.3]", "        [0.4]"]
     assert printed_text("> [0.1\n\n>>  0.2]") == "  [0.1\n\n    0.2]"
+
+
+# `diagnose --outputs -` reads standard input, and a pipe is read like a file, in every format.
+
+X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
+NPY = io.BytesIO()
+np.save(NPY, X)
+CONTENTS = {
+    ".txt": b"[[ 0.125 -0.5  0.75  0.25]]",
+    ".json": json.dumps({"text": ["A lamp."], "embedding": X.tolist()}).encode(),
+    ".npy": NPY.getvalue(),
+    ".safetensors": safetensors.numpy.save({"embedding": X}),
+}
+
+
+def _from_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("suffix", CONTENTS)
+def test_standard_input_is_read_like_a_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / f"out{suffix}"
+    file.write_bytes(CONTENTS[suffix])
+    _from_standard_input(monkeypatch, CONTENTS[suffix])
+    piped, expected = read(STANDARD_INPUT), read(file)
+    assert piped.tables.keys() == expected.tables.keys()
+    for name, table in piped.tables.items():
+        assert np.array_equal(np.array(table.values, float), np.array(expected.tables[name].values, float))
+    assert piped.texts == expected.texts
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_named_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(CONTENTS[".npy"],))
+    writer.start()
+    (table,) = read(pipe).tables.values()
+    writer.join()
+    assert np.array_equal(np.array(table.values), X)
+
+
+def test_messages_call_it_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    _from_standard_input(monkeypatch, b" \n")
+    with pytest.raises(UsageError, match="standard input cannot be read as outputs: it is empty"):
+        read(STANDARD_INPUT)
+    _from_standard_input(monkeypatch, b"no numbers")
+    with pytest.raises(UsageError, match="standard input") as caught:
+        read(STANDARD_INPUT)
+    assert "/bert-conformance-" not in str(caught.value)
+
+
+# `diagnose` and `similarity` of numbers that are stored in a narrower format than they were computed in.
+
+
+def _txt(file: Path, hidden: torch.Tensor) -> None:
+    torch.set_printoptions(threshold=hidden.numel())
+    try:
+        file.write_text(f"last_hidden_state={hidden!r}")
+    finally:
+        torch.set_printoptions(profile="default")
+
+
+WRITERS: dict[str, Callable[[Path, torch.Tensor], object]] = {
+    "npy": lambda file, hidden: np.save(file, hidden.numpy()),
+    "safetensors": lambda file, hidden: save_file({"last_hidden_state": hidden}, file),
+    "txt": _txt,
+}
+
+
+def _of_file(ending: str, hidden: torch.Tensor, folder: Path, **options: Any) -> Diagnosis:
+    file = folder / f"out.{ending}"
+    WRITERS[ending](file, hidden)
+    return diagnose(CHECKPOINT, BATCH, read(file).tables, **options)
+
+
+@pytest.mark.parametrize(
+    ("ending", "dtype"), [("npy", "float16"), ("txt", "float16"), ("safetensors", "bfloat16"), ("txt", "bfloat16")]
+)
+def test_correct_outputs_that_are_stored_in_a_narrower_format_conform(ending: str, dtype: str, tmp_path: Path) -> None:
+    diagnosis = _of_file(ending, _hidden(_model()).to(getattr(torch, dtype)), tmp_path)
+    assert diagnosis.conforms
+    assert diagnosis.stored == (dtype,)
+    assert 0.5 < diagnosis.rms < 1.5  # most of the error is the rounding of the stored format
+    assert f"stored in {dtype}; " in markdown(document(diagnosis))
+
+
+def test_a_fault_is_named_from_numbers_in_float16(tmp_path: Path) -> None:
+    diagnosis = _of_file("npy", _hidden(_model(hidden_act="relu")).half(), tmp_path)
+    assert (diagnosis.conforms, diagnosis.stored) == (False, ("float16",))
+    assert [f.name for f in diagnosis.explanations[0].faults] == ["activation-relu"]
+
+
+@pytest.mark.parametrize(("stored", "computed"), [("float32", "float32"), ("float16", "float16"), ("float16", "bfloat16")])
+def test_numbers_in_a_format_that_is_not_narrower_are_exact(stored: str, computed: str, tmp_path: Path) -> None:
+    diagnosis = _of_file("npy", _hidden(_model(computed)).to(getattr(torch, stored)), tmp_path, dtype=computed)
+    assert (diagnosis.conforms, diagnosis.stored, diagnosis.digits) == (True, (), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        (f"{torch.tensor([0.1]).half()}", ["float16"]),
+        (f"{torch.tensor([[0.1]], requires_grad=True).bfloat16()}", ["bfloat16"]),
+        ("x = tensor([0.1],\n       device='cuda:0', dtype=torch.float16)", ["float16"]),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1])]}", ["float16"]),
+        (f"{[torch.tensor([0.1]).half(), torch.tensor([0.1]).bfloat16()]}", ["bfloat16"]),
+        (f"{np.array([0.1], np.float16)!r}", ["float16"]),
+        (f"{[np.float16(0.1)]}", ["float16"]),
+        (f"{torch.tensor([0.1])}\n", [""]),
+        (f"{torch.tensor([0.1]).double()}", [""]),
+        (f"a={torch.tensor([0.1])}, b={torch.tensor([0.1]).half()}", ["", "float16"]),
+    ],
+)
+def test_the_half_format_that_is_printed_with_a_table_is_the_stored_one(text: str, stored: list[str]) -> None:
+    assert [table.stored for _, table in tables(text, "f")] == stored

@@ -1,7 +1,5 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +9,13 @@ from conformance import load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.implementations.hugging_face import HuggingFace
-from conformance.numerics.formats import Array
 from conformance.report.difference import Difference, compare, judged
-from conformance.report.difference_report import DifferenceView, difference_view, document, rows
+from conformance.report.difference_report import DifferenceView, difference_view, document
 from conformance.report.document import markdown
 from conformance.report.page import page
 from conformance.report.terminal import wrapped
-from conformance.results.case import Case
-from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.records import ActivationRecord
 from conformance.tests.planted_mistakes import Planted, tanh_gelu, unscaled
-from conformance.tests.sample_records import activation
 
 TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
@@ -86,57 +81,3 @@ def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with
     html = page(document(view))
     assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
     assert (view.exit_code, _view(*USUAL[:2], _differs(DECODER)).exit_code) == (1, 0)
-
-
-def test_each_side_is_described_by_its_mistakes_by_its_failure_or_as_correct() -> None:
-    case = Case("mine", "tiny")
-    named = activation(case, NORM, 76.0, (FaultRecord("epsilon", NORM, 1.0, 681.0, "epsilon", 1e-5, 1e-8, 1e-12),))
-    broken = activation(case, NORM, reason="3 of 96 elements differ, where none may")
-    mistake = "layer 1, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
-    assert mistake in _plain(_view(*USUAL, wrong=(named,)))
-    assert "layer 1, attention.output.LayerNorm: 3 of 96 elements differ, where none may" in _plain(_view(*USUAL, wrong=(broken,)))
-    assert "A: mine, cpu, float32: no error when judged alone" in _plain(_view(*USUAL))
-
-
-def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> None:
-    found = [
-        _differs(name, local, batch) for batch, local in (("short", 9.0), ("long", 90.0), ("odd", 0.5)) for name in (NORM, DECODER)
-    ]
-    view = _view(*found)
-    assert view.batches == ("long", "short", "odd")
-    assert [(row.worst.batch, row.mark) for row in view.rows] == [("long", "begins in 2 of 3")] * 2
-    html = page(document(view))
-    assert [html.index(f"<summary>{batch}") for batch in view.batches] == sorted(
-        html.index(f"<summary>{batch}") for batch in view.batches
-    )
-    assert [row["batch"] for row in rows(view)] == ["short", "short", "long", "long", "odd", "odd"]
-
-
-def test_a_difference_of_one_element_is_reported_as_such() -> None:
-    views = (_view(_differs(NORM, 0.5, local_max=31.0, begins=True)), _view(_differs(NORM, 9.0)))
-    assert [row.mark for view in views for row in view.rows] == ["begins here: max 31 σ, limit 8 σ", "begins here"]
-
-
-def test_rows_have_their_texts_and_the_numbers() -> None:
-    first, only, begins, _ = rows(_view(*USUAL))
-    assert begins.items() >= {"activation": NORM, "begins here": "9 σ", "limit": "3 σ", "": "begins here", "local_rms": 9.0}.items()
-    assert begins.items() >= {"largest": "0.125 at [1, 2]", "difference": "40 σ", "a": 0.5, "b": 0.375}.items()
-    assert (only["largest"], only["a"]) == ("only yours", None)
-    assert (first["begins here"], first["local_rms"]) == ("-", None)
-
-
-def _changed(trace: Trace, name: str, change: Callable[[Array], Array]) -> Trace:
-    """Return a trace with one activation changed, under another name."""
-    padded = trace.activations["padded"]
-    return replace(trace, name="changed", activations={"padded": {**padded, name: change(np.array(padded[name]))}})
-
-
-def test_elements_that_are_not_finite_are_a_difference_where_they_are_judged_and_hide_none_at_padding() -> None:
-    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
-    where = np.arange(TINY.batches["padded"].mask.size).reshape(TINY.batches["padded"].mask.shape) == 0
-    found = compare(usual, _changed(usual, LAST, lambda x: np.where(where[..., None], np.nan, x)), TINY.checkpoint)
-    assert [d.activation for d in found if d.begins] == [LAST]
-    value, context = (f"encoder.layer.0.attention.self.{name}" for name in ("value", "context"))
-    padding = ~TINY.batches["padded"].mask[..., None]
-    other = _changed(_changed(usual, value, lambda x: np.where(padding, np.nan, x)), context, lambda x: 2.0 * x)
-    assert next(d.activation for d in compare(usual, other, TINY.checkpoint) if d.begins) == context

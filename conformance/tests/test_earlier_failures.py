@@ -60,19 +60,6 @@ def test_a_resumed_run_keeps_the_failures_of_its_first_part(out: Path) -> None:
     assert _left(out) == before
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["in this process", "by a worker"])
-def test_a_session_of_pytest_removes_the_failures_of_the_session_before(pytester: pytest.Pytester, workers: list[str]) -> None:
-    counts = []
-    for candidate in ("wrong", "making_bert"):
-        pytester.makepyfile(OWN.replace("CANDIDATE", candidate))
-        pytester.runpytest_subprocess("--bert-out", "out", *workers)
-        failures = pytester.path / "out" / "failures"
-        counts.append(len(list(failures.iterdir())) if failures.is_dir() else 0)
-    assert counts[0] > 0
-    assert counts[1] == 0
-
-
 YESTERDAY = {"results.jsonl", "results-3.jsonl", "results-4.jsonl", "failures"}
 SKIPPED = "import pytest\npytestmark = pytest.mark.skip('not here')"
 

@@ -4,17 +4,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
 
 from conformance import Checkpoint
-from conformance.candidates.arrays import described
 from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
@@ -137,25 +134,6 @@ def test_a_process_that_ends_at_a_mask_of_another_dtype_has_not_refused_it() -> 
         assert (result.outcome, result.reason) == ("crash", "its process ended")
 
 
-def test_a_request_may_be_longer_than_a_reply() -> None:
-    """It may contain a long text, and this process is trusted by the candidate's."""
-    message = encoded(request="x" * 2**24)
-
-    def received(longest: float) -> str | None:
-        ours, theirs = (Link(end) for end in socket.socketpair())
-        sending = threading.Thread(target=lambda: _sent(ours, message), daemon=True)
-        sending.start()
-        try:
-            return theirs.receive(longest=longest).message.request
-        finally:
-            theirs.close()
-            sending.join()
-
-    assert received(float("inf")) == "x" * 2**24
-    with pytest.raises(NoMessageError, match="a line of more than 16777216 bytes"):
-        received(2**24)
-
-
 def test_an_error_with_an_odd_text_and_a_batch_is_sent_and_no_other_batch_is_accepted() -> None:
     failure, (ours, theirs) = CandidateCrash("odd \udc80"), map(Link, socket.socketpair())
     failure.batch = Batch.of({"input_ids": [[1, 2]]})
@@ -167,15 +145,3 @@ def test_an_error_with_an_odd_text_and_a_batch_is_sent_and_no_other_batch_is_acc
     for batch in ({"input_ids": {"array": 7}}, {"input_ids": 3}, [1], {"x": {"array": 0}}):
         with pytest.raises(NoMessageError, match="an error that cannot be one"):
             Failure("CandidateCrash", "", batch).error(received.arrays)
-
-
-def _sent(link: Link, message: Sequence[bytes]) -> None:
-    try:
-        link.send(message)
-    except OSError:  # The other end does not read it.
-        link.close()
-
-
-def test_an_array_in_ml_dtypes_bfloat16_is_read_in_float32() -> None:
-    array = described(np.array([1.0, 2.5], ml_dtypes.bfloat16))
-    assert (array.dtype, array.read().dtype, array.read().tolist()) == ("bfloat16", np.float32, [1.0, 2.5])

@@ -14,12 +14,10 @@ from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge import DEPTHS, judged_array
 from conformance.judge.evidence import BY_OPERATIONS
-from conformance.judge.fault_directions import possible_directions
 from conformance.judge.local_error import judge_locally, screened
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
-from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
@@ -60,31 +58,6 @@ def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtyp
             direction[place] = 1.0
             exact = segment.directional_variance(direction, hypothesis) - own[place] ** 2
             assert found[place] == pytest.approx(exact, rel=1e-6)
-
-
-def test_the_leaves_of_a_segment_have_the_order_of_its_steps() -> None:
-    """The order is that of first use: a set's would vary from one process to the next."""
-    network = Network(TINY.architecture, TINY.weights, BATCH, source="cls.loss")
-    values, table = dict(network.walk()), network.table
-    for name in (*HIDDEN, f"{ATTENTION}.output.LayerNorm"):
-        hidden = {p for p in table[name].parents if table[p].parents}
-        segment = Segment(network, name, {n: value for n, value in values.items() if n not in hidden})
-        used = [p for n in segment.steps for p in table[n].parents if p not in segment.steps]
-        assert list(segment.leaves) == sorted({*used}, key=used.index)
-
-
-def test_a_gradient_through_hidden_forward_steps_is_filtered_for_mistakes_of_the_backward_pass_alone() -> None:
-    """Otherwise each gradient costs an evaluation of the network for each mistake of its layer, and the memory of its results."""
-    network, layer = Network(TINY.architecture, TINY.weights, BATCH, source="cls.loss"), "encoder.layer.1"
-    captured = {n: value for n, value in network.walk() if not network.table[n].parents}
-    gradient, forward = (Segment(network, n, captured) for n in (f"bert.{layer}.output.dense.weight.grad", f"{layer}.output.dense"))
-    assert {*forward.steps} < {*gradient.steps}
-    for segment in (gradient, forward):
-        directions = possible_directions(segment, FORMATS["float32"])
-        assert {is_gradient(d.step) for d in directions} == {segment is gradient}
-        for d in directions:
-            assert d.effect is None or d.effect.shape == segment.value.shape
-            assert [held for held in vars(d).values() if isinstance(held, Segment)] == [segment]
 
 
 @pytest.mark.parametrize("name", ["intermediate_act_fn", "dense.grad"])

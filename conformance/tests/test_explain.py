@@ -1,30 +1,18 @@
 """`bert-conformance explain`: every name that a report may print has an entry, and every entry belongs to a name."""
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import conformance
-from conformance import Checkpoint, check, load_golden
-from conformance.candidates.registry import Runner
 from conformance.checks.catalogue import CHECKS
 from conformance.diagnosis.inputs import MISTAKES
 from conformance.errors import UnknownNameError
-from conformance.faults import BY_NAME
 from conformance.glossary.faults import known_faults
-from conformance.glossary.groups import OF_ACTIVATIONS
-from conformance.glossary.index import entries, entries_of_words, summaries
+from conformance.glossary.index import entries, summaries
 from conformance.glossary.terms import ALIASES, TERMS
 from conformance.goldens.shipped_goldens import RECIPES
-from conformance.implementations.hugging_face import HuggingFace
-from conformance.judge.detection_power import power
 from conformance.model.activations import table
-from conformance.report.run import LEGEND
-from conformance.results.outcomes import ORDER, OUTCOME_TEXT
+from conformance.results.outcomes import ORDER
 from conformance.tests.commands import Command
 
 NAMES = {
@@ -37,14 +25,6 @@ NAMES = {
     "mistake": tuple(known_faults()),
     "input mistake": tuple(mistake.name for mistake in MISTAKES),
 }
-
-
-def test_texts_do_not_depend_on_the_docstrings_that_python_keeps(command: Command) -> None:
-    names = ["trace", "encoder.layer.N.output.LayerNorm", "padding-length"]
-    code = f"import sys; from conformance.cli import main; sys.exit(main(['explain', *{names}, '--format', 'json']))"
-    without = subprocess.run([sys.executable, "-OO", "-c", code], stdout=subprocess.PIPE, check=True).stdout
-    assert json.loads(without) == (found := json.loads(command("explain", *names, "--format", "json").out))
-    assert all(entry["sections"] for entry in found)
 
 
 def test_every_name_has_an_entry_of_its_group() -> None:
@@ -63,26 +43,6 @@ def test_every_fault_has_an_equation_a_source_and_a_repair_with_the_cause_first(
         assert titles.index("source") < titles.index("correct equation") < titles.index("acts at")
         assert "usual cause" not in dict(entry.sections) or entry.sections[0][0] == "usual cause"
     assert dict(entries("pooler-second-token")[0].sections)["source"][0].startswith("no report of it is known: constructed")
-
-
-def test_a_fault_is_described_with_its_equation_and_places() -> None:
-    sections = dict(entries("norm-variance")[0].sections)
-    assert sections["equation with the mistake"] == ("σ² = Σ (x − μ)² / (n − 1)",)
-    assert "encoder.layer.N.output.LayerNorm  (batch × position × hidden_size)" in sections["acts at"]
-    assert "matched filter" in sections["how it is recognised"][0]
-
-
-def tanh_gelu(checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-    """A BERT with the tanh form of GELU, whatever the config says."""
-    other = Checkpoint(checkpoint.architecture.with_(hidden_act="gelu_new"), checkpoint.weights)
-    return HuggingFace("eager").prepare(other, device, dtype)
-
-
-def test_the_expected_z_of_an_entry_is_that_of_a_run_of_a_candidate_with_the_mistake() -> None:
-    pytest.importorskip("transformers")
-    (cell,) = power(load_golden("tiny"), "float32", only="gelu-variant", filtered=True)
-    (finding,) = check(tanh_gelu, "tiny").findings
-    assert finding.evidence.endswith(f"z = {cell.best:.3g}")
 
 
 @pytest.mark.parametrize(
@@ -112,25 +72,6 @@ def test_the_command_prints_each_format(command: Command) -> None:
         assert "does not call `model.train()`" in command("explain", check_name).words
 
 
-READ = """
-judged, residual, separable, golden, checkpoint, conforms, exact, candidate, activation, declared, oracle, local, global, origin,
-known failure, unexposed step, screen, depth, arithmetic, step, segment, batch, padding, exposed, coverage, mistake, fault, error,
-not observed, expected z, estimate, matched filter, excluded, cannot be distinguished, parameters confirmed, numbers confirmed,
-numbers checked, excludes, local error, global error, allowed, catalogue, noise, usual cause, median local error, ±,
-unidentified error, false alarm, evidence, nats, dtype, bfloat16, check, law, worker, adaptor, registration, pooling, first origin
-"""
-
-
-def test_every_term_of_reports_and_of_the_readme_has_an_entry_with_a_definition() -> None:
-    readme = (Path(conformance.__file__).parents[1] / "README.md").read_text("utf-8")
-    defined = {term for found in re.findall(r"\*([a-z][a-z ,]*)\*:", readme) for term in found.split(", ")}
-    assert {"origin", "amplitude", "z"} <= defined
-    for written in (*re.split(r",\s", READ.strip()), *defined):
-        entry = entries(written)[0]
-        assert entry.group in ("term", "outcome"), written
-        assert all(lines for _, lines in entry.sections), written
-
-
 def test_each_alias_stands_for_a_term_and_hides_no_other_name() -> None:
     assert set(ALIASES.values()) <= set(TERMS)
     others = {name for group, meanings in summaries().items() if group != "term" for name in meanings}
@@ -153,35 +94,3 @@ def test_an_unknown_name_is_answered_with_near_names_else_with_those_that_mentio
     with pytest.raises(UnknownNameError) as caught:
         entries(written)
     assert str(caught.value).partition("; ")[2].startswith(answer)
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        ("global rms", ["global rms"]),
-        ("not exposed", ["unexposed step"]),
-        ("global rms tiny padding-length", ["global rms", "tiny", "padding-length"]),
-        ("layer 0", ["layer"]),
-        ("positions 1 to 15", ["position"]),
-        ("mean-with-padding", ["pooling-with-padding"]),
-        ("1/√d", ["scale-missing"]),
-    ],
-)
-def test_words_without_quotes_are_first_joined(words: str, names: list[str]) -> None:
-    assert [entry.name for entry in entries_of_words(words.split())] == names
-
-
-_LABELS = """
-batch, row, position, head, query, key, feature, layer 0, every layer, ULP, significant bits, only copy, masked keys,
-accumulated rounding, padded, unidentified, error without a name, 1/√d, replay, variation, rows, differs, smallest failing batch,
-median local error, what rounding explains, supported, ±, padding
-"""
-
-
-def test_every_label_that_a_report_prints_is_explained() -> None:
-    labels = {*LEGEND, *OUTCOME_TEXT, *(o.of_check for o in OUTCOME_TEXT.values()), *re.split(r",\s", _LABELS.strip())}
-    labels |= {OUTCOME_TEXT[name].of_activation for name in OF_ACTIVATIONS}
-    labels |= {quantity for f in BY_NAME.values() if f.parameter and (quantity := f.parameter.quantity)}
-    for label in labels:
-        assert all(entry.sections for entry in entries(label)), label
-        assert [e.name for e in entries_of_words(label.split())] == [e.name for e in entries(label)], label

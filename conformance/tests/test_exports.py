@@ -15,16 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
+from conformance import Archive, Checkpoint, Result, check, load_golden
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
-from conformance.errors import UsageError
 from conformance.implementations import exports
 from conformance.implementations import inner_workings as inner
 from conformance.implementations.demystified import demystified
 from conformance.implementations.exports import Export
-from conformance.implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
+from conformance.implementations.hugging_face import HuggingFace, hf_sdpa
 from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.torch_encoder import torch_encoder, torch_encoder_fast
@@ -45,24 +44,6 @@ OURS = {
     "sinusoidal": [exports.demystified_traced, exports.demystified_scripted],
 }  # fmt: skip
 CASES = [(i, golden) for golden, found in OURS.items() for i in found]
-
-
-def test_a_file_is_written_once_for_the_same_parameters_and_again_for_others() -> None:
-    written = []
-
-    def write(module: nn.Module, example: exports.Example, path: Path) -> None:
-        written.append(path)
-        exports.scripted(module, example, path)
-
-    checkpoint = load_golden("tiny").checkpoint
-    export = replace(exports.making_bert_scripted, write=write)
-    others = {name: weight if "pooler" in name else 2.0 * weight for name, weight in checkpoint.weights.items()}
-    for given in (checkpoint, Checkpoint(checkpoint.architecture, dict(checkpoint.weights))):
-        export.prepare(given, "cpu", "float32")
-        assert len(written) == 1
-    export.prepare(Checkpoint(checkpoint.architecture, others), "cpu", "float32")
-    export.prepare(checkpoint, "cpu", "float64")
-    assert len(written) == 3
 
 
 @pytest.mark.landing(
@@ -94,26 +75,6 @@ def test_the_export_works_at_other_lengths_and_batch_sizes(implementation: Any, 
 def test_the_onnx_export_conforms(golden: str, name: str) -> None:
     result = run_check(Request.of(exports.hf_onnx, golden, "cpu", "float32", name))
     assert result.outcome == "pass", result.reason
-
-
-def test_the_compiled_reference_conforms() -> None:
-    if reason := hf_compiled.supports(load_golden("tiny").checkpoint.architecture, "cpu", "float32"):
-        pytest.skip(reason)
-    assert check(hf_compiled, "tiny").conforms
-
-
-def test_the_fast_path_is_taken_where_expected() -> None:
-    checkpoint = load_golden("tiny").checkpoint
-    ids, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
-
-    def padding(implementation: Any) -> Tensor:
-        model = implementation.module(checkpoint)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return model(ids, torch.zeros_like(ids), mask)[0, 2:]
-
-    assert not padding(torch_encoder_fast).any()  # Nested tensors have no padding.
-    assert padding(torch_encoder).any()
 
 
 # A third-party archive: other names, inputs and outputs, without source.
@@ -180,6 +141,7 @@ class _Wrong(HuggingFace):
         return model
 
 
+@pytest.mark.landing(suffix=[".pt", ".pt2"])
 @pytest.mark.parametrize(
     ("write", "suffix"),
     [(exports.traced, ".pt"), (exports.exported, ".pt2"), pytest.param(exports.onnx, ".onnx", marks=needs_onnx)],
@@ -241,54 +203,9 @@ def test_a_correct_archive_conforms_with_and_without_its_layers_observed(name: s
         assert result.conforms, result.reason
 
 
-def test_axes_are_not_confused_in_a_square_batch(tmp_path: Path) -> None:
-    """torch's own attention is sequence-first inside, and a batch of six rows of six tokens has the same shape both ways."""
-    golden = load_golden("tiny")
-    square = {k: v[:, 4:10] if v.ndim == 2 else v for k, v in golden.batches["padded"].arrays().items() if "label" not in k}
-    square["attention_mask"] = square["attention_mask"] | (square["attention_mask"].sum(1, keepdims=True) == 0)
-    model = torch_encoder.module(golden.checkpoint)
-    path = traced(Called(model, lambda m, ids, mask, types: m(ids, types, mask)), tmp_path / "first.pt")
-    result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
-    assert result.conforms, result.reason
-
-
-@pytest.mark.parametrize("how", ["int32", "decomposed", "nothing beside the logits"])
-def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
-    class Beside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = module()
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
-            return None, self.model(input_ids, attention_mask, token_type_ids).logits
-
-    kind = torch.int32 if how == "int32" else torch.int64
-    example = tuple(x.to(kind) for x in exports.example(load_golden("tiny").checkpoint.architecture))
-    program = torch.export.export(Beside(), example, dynamic_shapes=exports._any_size())
-    path = tmp_path / "unusual.pt2"
-    torch.export.save(program.run_decompositions() if how == "decomposed" else program, path)
-    looked_into, as_it_is = (check(seen, "tiny") for seen in (Archive(path), Archive(path).unobserved))
-    for result in (looked_into, as_it_is):
-        assert result.conforms, result.reason
-    seen_inside = {v.activation for v in looked_into.verdicts if v.outcome == "pass"}
-    norms = {f"encoder.layer.{i}.{part}output.LayerNorm" for i in (0, 1) for part in ("", "attention.")}
-    assert (
-        norms | {f"encoder.layer.1.attention.self.{part}" for part in ("query", "key", "value", "context", "probs")} <= seen_inside
-    )
-
-
-def test_a_program_that_returns_nothing_known_is_reported(tmp_path: Path) -> None:
-    path = traced(Called(module(), lambda *given: logits(*given).flip(-1)), tmp_path / "x.pt")
-    for seen in (Archive(path), Archive(path).unobserved):
-        result = check(seen, "tiny")
-        assert result.outcome == "fail"
-        assert "it returns (6, 3), and none of it is known for an output" in result.reason
-
-
 # Export mistakes.
 
 
-@pytest.mark.landing(name=["mask baked", "inputs swapped", "reduced precision"])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_export_mistake_is_named(name: str, tmp_path: Path) -> None:
     wrong, names = MISTAKES[name]
@@ -355,13 +272,6 @@ def test_a_damaged_file_is_reported(tmp_path: Path, suffix: str) -> None:
     result = check(Archive(path), "tiny")
     assert result.outcome == "fail"
     assert "that can be loaded" in result.reason
-
-
-def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(b"")
-    with pytest.raises(UsageError, match=r"no exported program that can be read; by their suffixes these can: \.pt"):
-        Archive(path)
 
 
 class _Runs:

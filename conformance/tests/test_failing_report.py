@@ -9,32 +9,20 @@ import pytest
 import torch
 
 from conformance import Architecture, check
-from conformance.faults import CATALOGUE
-from conformance.faults.fitted import FITTED
 from conformance.judge.segment import between
-from conformance.model.activations import table
-from conformance.model.architecture import Dense
 from conformance.model.batch import Batch
 from conformance.oracle import Network
-from conformance.report.coverage_sentences import smallest
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import findings, layers_of
-from conformance.report.output_formats import REPORT_FORMATS
-from conformance.report.places import tokens
 from conformance.report.representations import case_text
-from conformance.report.run import PADDING, RunView
-from conformance.report.unexposed_steps import not_exposed, unexposed_steps
+from conformance.report.unexposed_steps import unexposed_steps
 from conformance.results.case import Case
-from conformance.results.merge import merged
 from conformance.results.records import (
     ActivationRecord,
-    CounterexampleRecord,
-    FunctionRecord,
-    MachineRecord,
 )
 from conformance.results.to_records import activation_records
 from conformance.tests.planted_mistakes import MadeOf, Planted
-from conformance.tests.sample_records import activation, checked, header, run
+from conformance.tests.sample_records import activation
 
 CASE = Case("a", "b")
 LAST = "encoder.layer.1.output.LayerNorm"
@@ -69,34 +57,6 @@ def test_hidden_steps_are_those_of_the_judges_segment(which: str) -> None:
             assert list(unexposed_steps(name, _records(names, exposed)).names) == expected, (name, exposed)
 
 
-def test_a_few_hidden_steps_are_named_and_many_are_counted_with_the_exposed_one_before_them() -> None:
-    names, first = list(table(LEAST)), "encoder.layer.0.output.LayerNorm"
-    scores, probs = (f"encoder.layer.1.attention.self.{name}" for name in ("scores", "probs"))
-    for place, exposed, text in (
-        (probs, [name for name in names if name != scores], f"or the step before it that is not exposed: {scores}"),
-        (LAST, [first, LAST], f"or one of the 11 steps between {first} and it, which are not exposed (3 more only copy)"),
-        (LAST, [LAST], "or one of the 27 steps between the token ids and it, which are not exposed (7 more only copy)"),
-        (LAST, names, ""),
-    ):
-        assert str(unexposed_steps(place, _records(names, exposed))) == text
-    said = unexposed_steps(LAST, _records(names, ["embeddings.LayerNorm", "encoder.layer.0.output.dense", LAST])).sentence
-    assert said.startswith(
-        "It may be in this step or in 20 unexposed ones before it, after embeddings.LayerNorm and layer 0, output.d"
-    )
-    assert not unexposed_steps(f"{first}.grad", _records([f"{first}.grad"], ())).names
-    dense = replace(LEAST, pooling="mean", dense=(Dense(3),))
-    assert unexposed_steps("sentence_embedding", _records(list(table(dense)), ["sentence_embedding"])).names
-
-
-def test_a_pass_says_which_steps_without_exposed_activations_are_judged_and_which_are_not() -> None:
-    names = [name for name, row in table(LEAST).items() if not row.is_internal]
-    after = names[names.index(LAST) + 1 :]
-    counts = f"{len(names) - 1} activations are not exposed; {len(after)} of them are not judged, since "
-    assert not_exposed(_records(names, [LAST])).startswith(counts)
-    assert not_exposed(_records(names, [LAST, *after])).endswith("; they are judged with the next exposed one")
-    assert not_exposed(_records(names, names)) == not_exposed(_records([f"{LAST}.grad", LAST], [LAST])) == ""
-
-
 def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None:
     def reported(is_exposed: Callable[[str], bool]) -> str:
         def change(found: dict[str, Any]) -> dict[str, Any]:
@@ -109,19 +69,6 @@ def test_a_failure_without_a_name_may_be_in_the_hidden_steps_before_it() -> None
     assert f"origin of the error: {LAST} layer 1, output.LayerNorm: an error without a name" in alone
     assert "It may be in this step or in 27 unexposed ones before it, after the token ids (7 more only copy)" in alone
     assert ("layer 1, output.LayerNorm: an error without a name" in beside_all, "It may be" in beside_all) == (True, False)
-
-
-def test_an_activation_that_breaks_the_contract_is_named_once() -> None:
-    def change(found: dict[str, Any]) -> dict[str, Any]:
-        found["encoder.layer.1.output.dense"] = found["encoder.layer.1.output.dense"][..., :-1]
-        found["encoder.layer.0.output.dense"] = found["encoder.layer.0.output.dense"].double()
-        return found
-
-    rendered = case_text(check(MadeOf(change), "tiny"))
-    assert rendered.count("encoder.layer.1.output.dense") == 1
-    assert rendered.count("encoder.layer.0.output.dense") == 1
-    assert "first origin" not in rendered
-    assert "local rms" not in rendered
 
 
 def _with(change: Callable[[Any], None]) -> Planted:
@@ -179,43 +126,3 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
     assert (numbers in evidence(found), "amplitude" in evidence(found), usual in cause(found)) == (True, False, True), evidence(
         found
     )
-
-
-@pytest.mark.parametrize(
-    ("mask", "has_padding"),
-    [
-        ([[1, 1, 0]], True),
-        ([[1, 1, 1]], False),
-        ([[[1, 0, 0], [1, 1, 0], [0, 0, 0]]], True),
-        ([[[1, 0, 0], [1, 1, 0], [1, 1, 1]]], False),
-    ],
-    ids=["a padded row", "a full row", "a token that attends to none", "earlier tokens"],
-)
-def test_padding_is_found_in_a_mask_of_tokens_and_in_one_of_pairs(mask: list[Any], has_padding: bool) -> None:
-    found = CounterexampleRecord("tiny", {"input_ids": [[7, 3, 5]], "attention_mask": mask}, {}, [], "")
-    shown = REPORT_FORMATS["text"].of_results(
-        merged([run(checked(CASE, "fail", (activation(CASE, LAST, 9.0),), counterexample=found))])
-    )
-    assert (PADDING in shown) is has_padding
-    assert smallest("values", found)[1].startswith("  7 3 [5]" if has_padding else "  7 3 5")
-    (row,) = tokens(found, [], None)
-    assert [token.masked for token in row] == [False, False, has_padding]
-
-
-def test_every_number_that_a_pass_confirms_is_named_by_its_quantity() -> None:
-    without = {f.name for f in CATALOGUE if f.parameter and not f.after_failure and not f.parameter.quantity}
-    # A pass confirms neither: the first also divides by n − 1, and the second's right value depends on the inputs.
-    assert without == {"norm-unbiased-deviation", "hidden-clipped"}
-
-
-def test_a_function_without_a_bounded_scale_has_its_error_in_ulp() -> None:
-    functions = {"exp": FunctionRecord(1e31, 0.55), "erf": FunctionRecord(3e-8, 0.65)}
-    machine = MachineRecord("AVX2", functions, {}, {})
-    assert "exp 0.55 ULP, erf 3e-08" in str(RunView(merged([run(checked(CASE), machine=machine)])).environments)
-    assert header(machine=machine).machine == machine
-
-
-def test_every_fitted_mistake_reports_a_number_or_says_what_is_estimated() -> None:
-    # The step alone is replaced, without numbers.
-    nothing = {"rows-first", "precision-int8-inputs", "precision-int8-dynamic", "precision-int8-saturated"}
-    assert {f.name for f in FITTED if "{value}" not in f.sentence and not f.estimates} <= nothing

@@ -1,18 +1,12 @@
 """What a finding says: its sentence, the estimates with their errors, and what contradicts or cannot be distinguished from it."""
 
-from typing import Any
-
-import msgspec
-import numpy as np
 import pytest
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.faults.fitted.differences import read_instead
-from conformance.judge.number_words import figure
 from conformance.report.finding_sentences import evidence, sentence
-from conformance.report.findings import Finding, findings
+from conformance.report.findings import findings
 from conformance.report.representations import case_text
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
@@ -59,20 +53,6 @@ def test_the_report_states_the_mistake_its_evidence_and_its_usual_cause() -> Non
     assert "(vllm#46835)" in rendered
 
 
-def test_evidence_contains_the_estimate_with_its_error_and_not_the_amplitude_which_the_estimate_makes_one() -> None:
-    (found,) = check(_planted("scale-missing"), "tiny").findings
-    assert found.evidence.startswith("scale-missing: estimated scale = 1 ± ")
-    assert found.evidence.endswith(", expected 0.3535534")
-    assert "amplitude" not in found.evidence
-    assert "z = " not in found.evidence
-
-
-def test_a_number_has_as_many_digits_as_its_error_warrants() -> None:
-    digits = {(0.7071102, 3e-7): "0.70711", (1.00003e-5, 1e-8): "1e-05", (149.6, 60.0): "100", (64.0, 10.0): "60"}
-    digits |= {(0.125, 0.0): "0.125"}
-    assert {numbers: figure(*numbers) for numbers in digits} == digits
-
-
 # Of records.
 
 CASE = Case("a", "b")
@@ -114,29 +94,6 @@ def test_estimates_that_contradict_each_other_are_given_with_their_steps(said: s
     assert evidence(found) == EPSILON + said
 
 
-def _norms(outside: tuple[float, ...], unbiased: tuple[float, ...], *, exchanged: bool = False) -> Finding:
-    """Return the finding of norms explained by an epsilon outside the root, or by the unbiased deviation with another epsilon."""
-    records = []
-    for number, (first, second) in enumerate(zip(outside, unbiased, strict=True)):
-        record = _layer(number, first, 3e-5)
-        fault = msgspec.structs.replace(record.faults[0], name="epsilon-outside-root", right=0.0)
-        ranked = [fault, msgspec.structs.replace(fault, name="norm-unbiased-deviation", estimate=second)]
-        best, other = reversed(ranked) if exchanged and number else ranked
-        records.append(msgspec.structs.replace(record, faults=[best], alternatives=[[other]]))
-    (found,) = findings(records)
-    return found
-
-
-def test_of_two_mistakes_that_of_one_number_in_all_layers_is_preferred_and_all_layers_have_the_same() -> None:
-    one_number = _norms((1.6e-3, 1.8e-3, 2.0e-3), (1.01e-3, 0.99e-3, 1.02e-3))
-    both = _norms((1.6e-3,) * 3, (1e-3,) * 3, exchanged=True)
-    names = [(found.fault and found.fault.name, found.others) for found in (one_number, both)]
-    assert names == [
-        ("norm-unbiased-deviation", ("epsilon-outside-root",)),
-        ("epsilon-outside-root", ("norm-unbiased-deviation",)),
-    ]
-
-
 # Of positions.
 
 MOVED = {
@@ -154,26 +111,3 @@ def test_wrong_positions_are_given_beside_the_expected_ones(numbers: str) -> Non
     (found,) = check(Candidate([changed("position", f"right(positions={MOVED[numbers]})")]), "tiny").findings
     assert (found.name, found.is_description) == ("positions-other", True)
     assert found.evidence.endswith(f", the positions: {numbers}")
-
-
-def test_positions_that_are_all_moved_by_one_number_are_said_in_one_run() -> None:
-    (found,) = check(Candidate([changed("position", "right(positions=positions + 3)")]), "tiny").findings
-    assert (found.name, found.is_description) == ("positions-other", True)
-    assert "the positions: expected 0 to 15, estimated 3 to 18" in found.evidence
-
-
-def _read(numbers: Any, expected: Any, judged: Any = True) -> tuple[str, float]:
-    return read_instead(np.asarray(numbers), np.asarray(expected), np.broadcast_to(judged, np.shape(expected)))
-
-
-def test_runs_of_replaced_numbers_are_joined_and_the_first_of_many_are_given() -> None:
-    expected = np.arange(12)
-    assert _read(expected[::-1], expected) == ("expected 0 to 11, estimated 11 to", 0.0)
-    assert _read(expected, expected) == ("", 0.0)
-    halved = ("11 are others, such as expected 1, estimated 0; expected 2 to 3, estimated 5; expected 4 to 5, estimated", 10.0)
-    assert _read(expected // 2 * 5, expected) == halved
-    assert _read([9, 1], [0, 1], [False, True]) == ("", 0.0)
-    at_some_places = ("3 of 6 are others, the first at row 0, position 2: expected 1, estimated", 0.0)
-    assert _read([[1, 1, 0], [1, 0, 0]], np.ones((2, 3), int)) == at_some_places
-    assert _read(np.minimum(expected, 5), expected) == ("expected 6 to 11, estimated", 5.0)
-    assert _read([7, 7, 7], [0, 1, 2]) == ("expected 0 to 2, estimated", 7.0)

@@ -1,7 +1,6 @@
 """The catalogue of faults: every entry is complete, changes what it declares to change, and composes with others."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +13,7 @@ from conformance.benchmarks.gradients.wrong import WRONG as GRADIENTS
 from conformance.benchmarks.training.dropouts import WRONG as DROPOUTS
 from conformance.benchmarks.training.loops import WRONG as LOOPS
 from conformance.faults import BY_NAME, CATALOGUE, FaultContext
-from conformance.faults.changes import Altered, Rearranged
+from conformance.faults.changes import Altered
 from conformance.faults.fitted import FITTED
 from conformance.faults.hints import HINTS, hint
 from conformance.model.checkpoint import rounded_weights
@@ -31,13 +30,6 @@ PLACE = FaultContext(NETWORK, VALUES, FORMATS["float32"])
 
 def _step(name: str) -> Step:
     return NETWORK.step(name, *(VALUES[parent] for parent in NETWORK.table[name].parents))
-
-
-def test_there_are_more_than_sixty_forward_faults_with_one_name_each_and_some_mistakes_have_none() -> None:
-    assert len(CATALOGUE) > 60
-    assert [name for name, count in Counter(f.name for f in CATALOGUE).items() if count > 1] == []
-    assert {name for row in ROWS for name in row.says} - {*BY_NAME, *(f.name for f in FITTED)} == set()
-    assert sum(not row.says for row in ROWS) >= 8
 
 
 def test_every_fault_is_planted_by_a_table_of_mistakes_or_by_a_test() -> None:
@@ -146,14 +138,3 @@ def test_a_rearranged_result_stays_rearranged_when_its_step_is_changed_again() -
     unbiased = BY_NAME["bias-missing"].applied(doubled, PLACE)
     assert unbiased is not None
     np.testing.assert_allclose(unbiased.value, 2.0 * (step.value - step.site.parameters["bias"]), rtol=1e-9, atol=1e-12)
-
-
-def test_a_rearranged_result_has_rearranged_roundings_and_the_adjoint_of_its_jacobian() -> None:
-    step = _step("encoder.layer.0.attention.self.query")
-    turned = Rearranged(step, lambda x: x[..., ::-1])
-    arithmetic = hypotheses("float32")[0].arithmetic
-    own, moved = (s.roundings(arithmetic).variance() for s in (step, turned))
-    np.testing.assert_array_equal(moved, own[..., ::-1])
-    w = np.random.default_rng(0).standard_normal(step.value.shape)
-    (right,), (wrong,) = step.jacobians(), turned.jacobians()
-    np.testing.assert_array_equal(wrong.adjoint(w), right.adjoint(w[..., ::-1]))

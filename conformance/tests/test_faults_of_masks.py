@@ -1,16 +1,20 @@
-"""Faults of masks, residuals and positions: each is the function that it describes, in decoders, in cross-attention, for masks with
-other keys for each query, and where positions start at an offset."""
+"""Faults of masks, residuals and positions, and fitted masks: the functions that they describe: in decoders, in cross-attention,
+for masks with other keys for each query, and where positions start at an offset."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from conformance import Architecture, check, golden_of
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.faults import BY_NAME, FaultContext
-from conformance.faults.attention import softmax
+from conformance.faults.attention import keys_of, softmax
+from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
@@ -170,3 +174,149 @@ def test_tokens_packed_to_the_left_are_not_looked_for_in_rows_of_one_vector_as_w
     result = check(Candidate([changed("classes", "-right()")]), golden)
     assert result.outcome == "fail", result.reason
     assert [v.activation for v in result.origins] == ["classifier"]
+
+
+# Fitted masks.
+
+HEADS = ENCODER.num_attention_heads
+POSITIONS = np.arange(LENGTH)
+DISTANCE = np.abs(POSITIONS[:, None] - POSITIONS)
+HEAD_KEYS = np.arange(2, 2 + HEADS)[:, None, None] != POSITIONS  # (h, 1, S): each head leaves out a key of its own.
+
+of_networks = pytest.mark.parametrize("architecture", [ENCODER, DECODER], ids=["encoder", "decoder"])
+of_masks = pytest.mark.parametrize("mask", [PACKED, PADDED], ids=["packed", "padded"])
+
+
+def _right(architecture: Architecture, mask: Array) -> Step:
+    return _step(*_network(architecture, attention_mask=mask), PROBS)
+
+
+def _queries(step: Step) -> Mask:
+    """Return the queries that are judged, (B, 1, S, 1)."""
+    return step.site.batch.mask[:, None, :, None]
+
+
+def _explaining(step: Step, keys: Mask) -> dict[str, Fit]:
+    """Return the fits, by name or by how many masks there are, that have the softmax over these keys at every judged query.
+
+    They are in the order of their trial.
+    """
+    actual = softmax(step.parents[0], np.broadcast_to(keys, step.value.shape))
+    judged = np.broadcast_to(_queries(step), actual.shape)
+    data = FitData(actual, judged, np.full(actual.shape, 1e-9), 7.0)
+    tried = [(fault.name, fault.fit(step, data)) for fault in FITTED if fault.is_possible_at("probs", PROBS)]
+    each = [(name, one) for name, fit in tried if fit for one in (*fit.simpler, fit)]
+    found = {fit.parameter.partition(",")[0] if fit.parameter.startswith("one") else name: fit for name, fit in each}
+    return {name: fit for name, fit in found.items() if np.allclose(fit.step.value[judged], actual[judged], atol=1e-12)}
+
+
+@of_networks
+@of_masks
+def test_a_window_has_its_name_beside_any_mask_and_in_a_decoder(architecture: Architecture, mask: Array) -> None:
+    step = _right(architecture, mask)
+    first, *_ = _explaining(step, keys_of(step) & (DISTANCE <= 1)).items()
+    assert (first[0], first[1].value) == ("mask-window", 1)
+
+
+@of_networks
+@of_masks
+def test_a_mask_for_each_head_is_fitted_beside_any_mask_and_in_a_decoder(architecture: Architecture, mask: Array) -> None:
+    step = _right(architecture, mask)
+    found = _explaining(step, keys_of(step) & HEAD_KEYS)
+    changed = keys_of(step) & ~HEAD_KEYS & _queries(step)
+    assert found["one for each head"].free == changed.any(2).sum()
+
+
+@of_networks
+@of_masks
+def test_the_numbers_of_a_mask_for_each_query_are_the_keys_that_it_changes(architecture: Architecture, mask: Array) -> None:
+    step = _right(architecture, mask)
+    keys = keys_of(step) & (DISTANCE != 1)
+    changed = np.broadcast_to(keys != keys_of(step), (*keys.shape[:2], LENGTH, LENGTH)) & _queries(step)
+    assert _explaining(step, keys)["one for each query"].free == changed.sum()
+
+
+@pytest.mark.parametrize(("mask", "free"), [(PACKED, PACKED[:, 0].size), (PADDED, (PADDED == 0).sum())], ids=["packed", "padded"])
+def test_the_numbers_of_one_mask_for_all_queries_are_the_tokens_whose_mask_changes_what_is_attended_to(
+    mask: Array, free: Any
+) -> None:
+    found = _explaining(_right(ENCODER, mask), np.ones((1, 1, 1, LENGTH), np.bool_))
+    assert found["mask-other"].free == free
+    assert found["mask-other"].free <= found["one for each query"].free
+
+
+# Additive masks with the wrong sign, and inverted ones, are named by one name for every usual constant.
+
+Constant = Callable[[torch.dtype], float]
+
+CONSTANTS: dict[str, Constant] = {
+    "10000": lambda _: 1e4,
+    "1e9": lambda _: 1e9,
+    "largest": lambda dtype: torch.finfo(dtype).max,
+    "infinity": lambda _: math.inf,
+}
+
+
+EXPOSED: dict[str, Callable[[str], bool]] = {
+    "all": lambda _: True,
+    "without scores": lambda name: not name.endswith("self.scores"),
+    "layers": lambda name: not name.startswith("encoder.") or (name.endswith("output.LayerNorm") and "attention" not in name),
+}
+
+
+def _candidate(added: Callable[[Tensor, Constant], Tensor], constant: str, exposed: str) -> Candidate:
+    """Return a candidate that adds `added(mask, constant)`, (B, 1, 1, S), to the scores of every layer."""
+
+    def softmax_of(scores: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax(scores + added(mask[:, None, None, :].to(scores.dtype), CONSTANTS[constant]), -1)
+
+    return Candidate([changed("probs", softmax_of)], EXPOSED[exposed])
+
+
+def _wrong_sign(mask: Tensor, constant: Constant) -> Tensor:
+    return (1.0 - mask) * constant(mask.dtype)
+
+
+def _names(candidate: Candidate, golden: str, dtype: str) -> list[set[str]]:
+    """Return the names of each finding, which are several if the result does not distinguish them."""
+    result = check(candidate, golden, dtype=dtype)
+    assert result.outcome == "fail", result.reason
+    return [{name for name in (found.name, *found.others) if name} for found in result.findings]
+
+
+@pytest.mark.parametrize(
+    ("constant", "dtype", "exposed", "name"),
+    [
+        ("10000", "float32", "all", "mask-sign-10000"),
+        ("10000", "float32", "layers", "mask-sign-10000"),
+        ("1e9", "float32", "without scores", "mask-sign"),
+        ("largest", "float32", "layers", "mask-sign"),
+        ("10000", "bfloat16", "without scores", "mask-sign"),
+        ("largest", "bfloat16", "all", "mask-sign"),
+    ],
+)
+def test_a_mask_added_with_the_wrong_sign_has_one_name(constant: str, dtype: str, exposed: str, name: str) -> None:
+    assert _names(_candidate(_wrong_sign, constant, exposed), "tiny", dtype) == [{name}]
+
+
+# The faults are the functions that they describe.
+
+UNPADDED_TOO = np.concatenate([np.ones((1, LENGTH), np.int64), PADDED[:1]])
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(("name", "constant", "added"), [("mask-sign", LARGEST, 0), ("mask-inverted-lowest", -LARGEST, 1)])
+def test_a_wrong_mask_is_the_softmax_of_the_sum_rounded_to_float32(name: str, constant: float, added: int) -> None:
+    step, wrong = _applied(name, ENCODER, PROBS, attention_mask=UNPADDED_TOO)
+    assert wrong
+    scores, is_added = step.parents[0], np.broadcast_to(UNPADDED_TOO[:, None, None, :] == added, step.value.shape)
+    summed = np.where(is_added, (scores + constant).astype(np.float32), scores)
+    np.testing.assert_allclose(wrong.value, softmax(summed, np.ones_like(is_added)), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mask-sign", "mask-sign-10000"])
+def test_a_wrong_sign_lets_no_token_of_a_decoder_attend_to_a_later_one(name: str) -> None:
+    step, wrong = _applied(name, DECODER, PROBS, attention_mask=PADDED)
+    assert wrong
+    assert not np.triu(wrong.value, 1).any()
+    assert (wrong.value != step.value).any()

@@ -1,13 +1,12 @@
 """What the judge states of a fitted fault, its name, its numbers and the places, is what the array shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from conformance import Architecture, Checkpoint, Golden, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
@@ -15,7 +14,6 @@ from conformance.benchmarks.detection.equations import LAYER_STEPS, Formula
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
-from conformance.judge import explanation_search
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array, Mask, as_array
@@ -95,26 +93,6 @@ def test_the_error_of_a_norms_mean_or_deviation_is_a_standard_deviation_and_fits
     assert fit.free == 2 * judged.any(-1).sum()
 
 
-def test_a_factor_is_fitted_for_each_judged_row_of_probabilities() -> None:
-    fit, judged = _fitted("softmax-unnormalised", "attention.self.probs", np.full(1, 1e-6))
-    assert fit.free == judged.any(-1).sum()
-
-
-def test_a_token_whose_row_is_in_the_table_twice_is_not_reported_as_another_one() -> None:
-    tiny, table = load_golden("tiny"), "bert.embeddings.word_embeddings.weight"
-    words, ids = np.array(tiny.checkpoint.weights[table]), tiny.batches["padded"].input_ids
-    words[min(set(range(len(words))) - set(ids.ravel()))] = words[ids[0, 0]]
-    network = Network(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, table: words}, tiny.batches["padded"])
-    step = network.step("embeddings.word_embeddings")
-    actual, other = np.array(step.value), int(ids[0, 1])
-    actual[ids == other] = words[other - 1]
-    judged = np.broadcast_to(network.batch.mask[:, :, None], actual.shape)
-    (fault,) = (fault for fault in FITTED if fault.name == "words-other")
-    fit = fault.fit(step, FitData(actual, judged, np.full(actual.shape, 1e-9), 7.0))
-    assert fit is not None
-    assert fit.free == 1
-
-
 def _rounded(x: Array, unit: float) -> Array:
     """Return x rounded to a binary format of this unit roundoff."""
     _, exponents = np.frexp(x)
@@ -158,26 +136,6 @@ def test_an_assignment_that_makes_the_result_is_fitted_with_few_numbers(text: st
 # Other parameters.
 
 NOISY = "right(weight=weight + normal(weight.shape, 1, weight) * weight.std())"
-ESTIMATED: tuple[tuple[str, str, Formula, str], ...] = (
-    # The output of a norm does not determine all weights.
-    ("query", "float64", NOISY, "attention.self.query.weight, all 32 rows"),
-    ("dense", "float64", NOISY, "attention.output.dense.weight, all 32 rows"),
-    ("attended", "float64", NOISY, "attention.output.LayerNorm.weight, all 32 elements"),
-    # A result of exactly 0 has no rounding errors.
-    (
-        "query",
-        "float32",
-        "right() * 2 * (arange(H) < H // 2)",
-        "attention.self.query.weight, as factors of its rows, all 32 elements",
-    ),
-)
-
-
-@pytest.mark.parametrize(("step", "dtype", "formula", "said"), ESTIMATED)
-def test_other_parameters_are_estimated(step: str, dtype: str, formula: Formula, said: str) -> None:
-    (found,) = _with(dtype=dtype, **{step: formula})
-    assert found.name == "parameters-other"
-    assert said in found.evidence
 
 
 # Each token's deviations are divided by a standard deviation that is off by up to a part in 100.
@@ -190,34 +148,6 @@ def test_other_factors_or_statistics_of_a_norm_are_named_where_one_factor_is_zer
     zeroed = np.where(np.arange(32) == 5, 0.0, tiny.checkpoint.weights[factors])
     checkpoint = Checkpoint(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, factors: zeroed})
     assert {found.name for found in _with(golden_of("zero", checkpoint, dict(tiny.batches)), attended=formula)} == {name}
-
-
-def _decoder(made: str) -> Sequence[NamedFinding]:
-    """Return the findings at a decoder with a weight of its own."""
-    return [found for found in _with("sinusoidal", logits=f"right(weight={made})") if "cls.predictions.decoder" in found.steps]
-
-
-def test_a_cause_given_for_a_decoder_with_a_weight_of_its_own_is_that_it_was_not_loaded() -> None:
-    (drawn,) = _decoder("0.02 * normal(weight.shape, 0, weight)")
-    assert drawn.name == "parameters-initial"
-    assert "a parameter that the checkpoint lacks" in drawn.cause
-    (other,) = _decoder("weight + weight.std() * normal(weight.shape, 0, weight)")
-    assert other.name == "parameters-other"
-    assert "a decoder that is not tied" in other.cause
-
-
-def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
-    """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
-    (found,) = _with(logits="right(weight=weight + 0.3 * weight.std() * normal(weight.shape, 0, weight))")
-    assert found.name == "parameters-other"
-    assert "word_embeddings.weight, all 96 rows" in found.evidence
-    assert "as by" not in found.evidence
-
-
-def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
-    keys_of_bytes = changed("scores", "right(k=levels(k.float(), 127, -1).to(k.dtype))")
-    assert [found.name for found in check(Candidate([keys_of_bytes]), "tiny", dtype="bfloat16").findings] == [None, None]
 
 
 # Checkpoints and batches that cannot tell.
@@ -257,25 +187,6 @@ def test_a_head_that_is_zero_in_the_checkpoint_is_not_reported_as_zeroed() -> No
     assert (found.name, found.evidence.split(", ")[-1]) == ("head-zero", "estimated: head 2")
 
 
-def test_features_with_equal_rows_are_not_reported_as_reordered() -> None:
-    equal = _golden(intermediate_dense_weight=(slice(20, 26), slice(3, 9)), intermediate_dense_bias=(slice(20, 26), slice(3, 9)))
-    order = [*range(30), 31, 30, *range(32, 48)]
-    (found,) = _with(equal, inner=lambda right: right()[..., order])
-    assert found.name == "features-reordered"
-    assert found.evidence.endswith("the order of the features: expected 30 to 31, estimated 31 to 30")
-
-
-@pytest.mark.parametrize(("golden", "function"), [("odd-width", F.relu), ("tiny", F.gelu)], ids=["ReLU", "GELU"])
-def test_a_result_in_unsigned_bytes_is_said_to_be_in_levels_from_zero_up(golden: str, function: Function) -> None:
-    def rounded(x: Tensor) -> Tensor:
-        unit = function(x).max() / 255
-        return (function(x) / unit).round().clamp(min=0) * unit
-
-    (found,) = _with(golden, activated=rounded, transform_activated=lambda x: function(x))
-    assert found.name == "result-levels"
-    assert "the levels: integers from 0 to 2" in found.evidence
-
-
 def _classified(ids: Any, change: Function) -> list[str | None]:
     """Return the names of what is found if a single logit per row is changed."""
     candidate = MadeOf(lambda made: {**made, "classifier": change(made["classifier"])})
@@ -287,11 +198,3 @@ def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_expl
     for change in (torch.sigmoid, lambda y: 3.0 * y, lambda y: y + 0.3):
         assert _classified(np.repeat(IDS[:1], 4, 0), change) == [None]
     assert _classified(IDS, lambda y: 3.0 * y) == ["result-scaled"]
-
-
-def test_no_two_numbers_are_named_of_two_logits_and_no_offset_where_all_inputs_are_equal() -> None:
-    """The first batch has one token; a norm of one feature makes all tokens equal."""
-    two_logits = "right() + 0.1 * torch.cos(17 * right()) * right().abs().mean()"
-    assert [found.name for found in _with(_golden(IDS[:1, :1]), pair=two_logits)] == [None]
-    equal = _golden(IDS[:1, :3], Architecture(40, 1, 1, 1, 1, 32, heads=("masked_lm", "next_sentence")))
-    assert [found.name for found in _with(equal, query="right() + 0.1 * torch.cos(17 * right())")] == [None]

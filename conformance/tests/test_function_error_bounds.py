@@ -8,30 +8,23 @@ import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import special
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
-from conformance.checks import candidate_device, run_header
+from conformance.checks import candidate_device
 from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
-from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS
 from conformance.numerics.function_error_bounds import rows, table_bounds
 from conformance.numerics.function_errors import BINS, MeasuredErrors, measured
 from conformance.numerics.functions import FUNCTIONS
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
-from conformance.report.run import document
-from conformance.report.terminal import plain
-from conformance.results.records import Results
-from conformance.results.to_records import footer, records_of
 from conformance.tests.planted_mistakes import Planted
 
 SINGLE = FORMATS["float32"]
@@ -92,13 +85,6 @@ def test_results_that_are_not_numbers_exceed_every_bound() -> None:
     assert not MeasuredErrors().exceed(bounds)
 
 
-def test_functions_in_a_half_format_are_within_one_ulp() -> None:
-    y = np.array([0.3, 0.9])
-    error = table_bounds().error("tanh", y, FORMATS["bfloat16"])
-    assert (error < FORMATS["bfloat16"].ulp(y)).all()
-    assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
-
-
 def test_a_machine_has_one_note_for_each_function_and_float32_product_beyond_the_table() -> None:
     machine = this_machine("cpu")
     assert len(machine.notes) == len(machine.exceeding)
@@ -133,16 +119,6 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_not_a_mista
     assert result.conforms, result.reason
 
 
-def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = machine_with(gelu=less_accurate_gelu)
-    monkeypatch.setattr(run_header, "this_machine", lambda device: machine)
-    header, cases = header_of("cpu", {}, Plan()), (records_of(check("hf-eager", "tiny")),)
-    counts = footer(case.check for case in cases)
-    text = " ".join(plain(document(Results((header, header), cases, counts)), 400).split())
-    assert text.count(machine.notes[0]) == 1
-    assert counts.exit_code == 0
-
-
 @pytest.mark.parametrize(
     "wrong", [lambda x: torch.nn.functional.gelu(x, approximate="tanh"), lambda x: x * torch.nan], ids=["tanh", "nan"]
 )
@@ -152,26 +128,6 @@ def test_a_function_that_returns_no_float32_is_an_error_of_the_machine(wrong: Fu
     result = check("hf-eager", "tiny")
     assert (result.outcome, result.exit_code) == ("error", 3)
     assert "torch's gelu on cpu is no float32 function" in result.reason
-
-
-class Calls(TorchDispatchMode):
-    """A recorder of the operators that are called, with the number of elements and the format of each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: set[tuple[str, int, torch.dtype]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.made.add((func.overloadpacket._qualified_op_name, result.numel(), result.dtype))
-        return result
-
-
-def test_first_calls_are_made_by_one_thread_for_every_function_in_both_formats() -> None:
-    with Calls() as calls:
-        make_first_calls.__wrapped__()
-    assert {(f"aten::{name}", 1, dtype) for name in FIRST_CALLED for dtype in (torch.float32, torch.float64)} <= calls.made
-    assert {elements for _, elements, _ in calls.made} == {1}
 
 
 @pytest.mark.skipif(not LIBRARY.is_file(), reason="torch is not built as libtorch_cpu.so, which has the functions' names")

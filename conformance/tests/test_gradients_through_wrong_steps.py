@@ -118,15 +118,6 @@ def test_a_backward_mistake_of_another_step_is_found_placed_and_named(mistake: s
     assert _unjudged(result) == through
 
 
-@pytest.mark.landing(dtype="bfloat16")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_forward_mistake_in_half_precision_is_one_mistake(dtype: str) -> None:
-    plant, places, through = FORWARD["GELU of tanh"]
-    result = judged(Changed(plant), source="cls.loss", dtype=dtype)
-    assert set(origins(result)) == places
-    assert _unjudged(result) <= through
-
-
 _TINY = load_golden("tiny")
 Pool = Callable[[Tensor, Tensor, str], Tensor]
 _LAST = "encoder.layer.1.output.LayerNorm"

@@ -1,6 +1,5 @@
 """A candidate that hooks change is also judged without them, as its users run it, and one that is compiled is judged compiled."""
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, Tap, TorchImplementation, captured, check
-from conformance.candidates.hook_effects import SMALL, compiled_around
 from conformance.candidates.registry import load_implementation
 from conformance.checks.contract import yielded
 from conformance.implementations.making_bert import making_bert
 from conformance.implementations.torch_encoder import BertOfTorch, call, torch_encoder, torch_encoder_fast
-from conformance.mapping.call import Signature
 from conformance.mapping.mapped import MappedModule
 from conformance.results.termination import call_candidate
 
@@ -117,34 +114,6 @@ def test_only_a_module_that_hooks_may_change_is_judged_twice() -> None:
     assert tapped.unobserved is not tapped  # its fast path computes another GELU on CUDA
 
 
-def test_outputs_that_are_not_returned_by_name_are_asked_for() -> None:
-    unnamed = TorchImplementation(
-        lambda a: _done(BertOfTorch(a, nested=False)),
-        torch_encoder.parameters,
-        {"embeddings.norm": "embeddings.LayerNorm", "encoder.layers.{layer}.norm2": "encoder.layer.{layer}.output.LayerNorm"},
-        torch_encoder.call,
-        torch_encoder.unused,
-    )
-    result = check(unnamed, "tiny")
-    assert result.outcome == "fail"
-    assert "return its outputs by name in `call`" in result.reason
-
-
-def _done(module: nn.Module) -> nn.Module:
-    _compiled(module)
-    return module
-
-
-def test_hooks_beside_compiled_code_leave_it_compiled() -> None:
-    module = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
-    module[1] = torch.compile(module[1], backend="eager")
-    paths = dict(module.named_modules(remove_duplicate=False))
-    assert not compiled_around(paths, ["0", "1"])  # a hook on the wrapper runs after the compiled code
-    assert compiled_around(paths, ["1._orig_mod.0"])
-    module[0].compile(backend="eager")
-    assert compiled_around(paths, ["0"])  # it compiles its hooks
-
-
 class Compiled(BertOfTorch):
     """A class to be mapped, whose instances are compiled as one graph and wrong under torch.compile."""
 
@@ -162,33 +131,6 @@ def test_a_mapped_class_is_judged_without_hooks_as_well() -> None:
     mapped: Any = load_implementation(MappedModule(Compiled, "Compiled"))
     assert mapped.unobserved is not mapped
     assert mapped.unobserved.unobserved is mapped.unobserved
-
-
-def _replaced(module: nn.Module) -> nn.Module:
-    """Return a copy with another first part, which has the hooks of the part that it replaces, as `quantize_dynamic` makes it."""
-    made = copy.deepcopy(module)
-    part, made[0] = made[0], nn.Linear(2, 2)  # type: ignore[index, operator]  # nn.Sequential
-    for hook in part._forward_pre_hooks.values():
-        made[0].register_forward_pre_hook(hook)  # type: ignore[index]
-    return made
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, _replaced])
-def test_a_copy_of_the_module_that_is_made_in_a_call_can_be_called_again(copied: Callable[[nn.Module], nn.Module]) -> None:
-    module, given, copies = nn.Sequential(nn.Linear(2, 2), nn.Identity()), torch.ones(1, 2), list[nn.Module]()
-
-    def forward() -> dict[str, Tensor]:
-        copies.append(copies[0] if copies else copied(module))
-        return {"result": copies[0](given)}
-
-    first, second = (dict(captured(module, {"sum": Tap("0", "input"), "same": Tap("1")}, forward)) for _ in range(2))
-    assert {"result"} == second.keys() <= first.keys()
-    assert torch.equal(first["result"], second["result"])
-
-
-def test_a_module_that_torch_compile_wraps_is_called_by_the_names_of_its_own_inputs() -> None:
-    module = torch.compile(BertOfTorch(SMALL), backend="eager")
-    assert list(Signature.of(module).fields) == ["ids", "types", "mask"]  # type: ignore[arg-type]  # torch.compile's result is a module
 
 
 LENGTHS = range(2, 14)  # more than `torch._dynamo.config.recompile_limit`, 8

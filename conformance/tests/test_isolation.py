@@ -6,9 +6,7 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -21,8 +19,7 @@ from safetensors.numpy import save
 
 from conformance import check, load_golden
 from conformance.cli import main
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
-from conformance.isolation import fork_server
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError
 from conformance.isolation.candidate_work import Activations, CandidateWork, Head, Values
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
@@ -120,34 +117,12 @@ FORGERIES: dict[str, Callable[[socket.socket], object]] = {
 }
 
 
-def _not_ready(parameter: object) -> Doing:
-    raise LookupError("there is no such work")
-
-
 def _came_of(worker: WorkerProcess, what: str) -> object:
     worker.renew()
     try:
         return worker.asking(Doing.does)(what)
     except ConformanceError as error:
         return error
-
-
-def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> None:
-    passed: list[str] = []
-
-    def started() -> None:
-        with fork_server.interrupts_blocked():
-            # A signal to the process is delivered to any thread that does not block it.
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            passed.append("went on")
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            started()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert passed == ["went on"]
 
 
 def test_work_that_hangs_or_ends_its_process_is_reported_and_other_questions_are_answered() -> None:
@@ -231,11 +206,6 @@ def test_an_impossible_answer_is_the_candidates_crash() -> None:
     assert "harness" not in result.reason
 
 
-def test_a_failure_to_start_the_work_is_not_the_candidates_crash() -> None:
-    with WorkerProcess(_not_ready) as there, pytest.raises(FixtureError, match="could not be made ready"):
-        there.asking(Doing.does)("works")
-
-
 def test_a_candidate_in_a_worker_is_judged_as_in_this_process(candidates: WorkerProcess) -> None:
     for dtype in ("float32", "bfloat16", "float64"):
         here, there = (check(name, "tiny", dtype=dtype) for name in ("hf-eager", RemoteCandidate(candidates, "hf-eager")))
@@ -251,22 +221,6 @@ def test_a_large_activation_is_read_before_the_next_one_is_requested(candidates:
     next(stream)
     with pytest.raises(CandidateCrash):
         first.read()
-
-
-def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
-    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
-    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
-    before = {name: value.read() for name, value in runner(batch)}
-    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
-    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "inf", "soon"])
-def test_a_timeout_is_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--timeout", seconds])
-    assert ended.value.code == 2
-    assert "is not a positive number of seconds" in capsys.readouterr().err
 
 
 def test_a_worker_has_no_network_where_the_system_allows_it_for_any_user() -> None:
@@ -292,11 +246,9 @@ def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
     assert len(imports.read_text().split()) == 1
 
 
-def test_a_script_that_runs_the_suite_when_it_is_imported_is_named_as_the_cause(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"from conformance.cli import main\nmain(['run', '-i', 'making-bert', '--golden', 'tiny', '--out', {str(tmp_path)!r}])\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert 'if __name__ == "__main__"' in done.stderr
-    assert "internal error" not in done.stderr
+def test_a_runner_is_prepared_again_after_another_one_replaced_it(candidates: WorkerProcess) -> None:
+    shallow, candidate = load_golden("tiny"), RemoteCandidate(candidates, "hf-eager")
+    runner, batch = candidate.prepare(shallow.checkpoint, "cpu", "float32"), shallow.batches["padded"].on("cpu")
+    before = {name: value.read() for name, value in runner(batch)}
+    candidate.prepare(load_golden("deep").checkpoint, "cpu", "float32")
+    np.testing.assert_equal({name: value.read() for name, value in runner(batch)}, before)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -124,7 +123,7 @@ TANH_FORMS: dict[str, Function] = {
 }
 
 
-@pytest.mark.landing(golden="tiny", form=["torch's", "cube"])
+@pytest.mark.landing(golden="tiny", form="torch's")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("golden", ["tiny", "wide", "deep", "minilm"], indirect=True)
 @pytest.mark.parametrize("form", TANH_FORMS)
@@ -140,43 +139,6 @@ def test_correct_steps_composed_of_operations_are_evidence_against_a_wider_arith
     others = [_gelu(layer, lambda x: x * 0.5 * (1.0 + torch.erf(x * 0.5**0.5))) for layer in range(11)]
     result = check(Planted(*others, _gelu(11, TANH_FORMS["cube"])), "deep", dtype="bfloat16")
     assert _origins(result) == [GELU.format(11)]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_mistake_in_one_layer_does_not_affect_the_judgement_of_a_layer_composed_of_operations(dtype: str) -> None:
-    for written in (lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), lambda x: x * (1 - 0.5 * torch.erfc(x * 0.5**0.5))):
-        by_hand = _gelu(1, written)
-        assert check(Planted(by_hand), "tiny", dtype=dtype).conforms
-        assert _names(check(Planted(tanh_gelu(0), by_hand), "tiny", dtype=dtype)) == {GELU.format(0): "gelu-variant"}
-
-
-ROOTS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "one pass": lambda x, e: torch.sqrt((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + e),
-    "deviation": lambda x, _: x.std(-1, keepdim=True, unbiased=False),
-    "float32": lambda x, e: torch.sqrt(x.float().var(-1, keepdim=True, unbiased=False) + e).to(x.dtype),
-}
-
-
-def _norm(root: str) -> Plant:
-    """LayerNorm composed of operations in another order, in one layer."""
-
-    class Norm(NativeNorm):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.weight * (x - x.mean(-1, keepdim=True)) / ROOTS[root](x, self.eps) + self.bias
-
-    def plant(model: Any) -> None:
-        output = model["bert"].encoder.layer[1].output
-        output.LayerNorm = Norm(output.LayerNorm)
-
-    return plant
-
-
-@pytest.mark.landing(dtype="bfloat16")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("plant", [_by_hand(0.5**0.5), *map(_norm, ROOTS)], ids=["GELU and norm", *ROOTS])
-def test_steps_of_one_layer_composed_of_elementary_operations_are_correct(plant: Plant, dtype: str) -> None:
-    result = check(Planted(plant), "tiny", dtype=dtype)
-    assert result.conforms, [(v.activation, v.local) for v in result.origins]
 
 
 @pytest.mark.landing(golden="tiny")
@@ -268,6 +230,16 @@ def test_an_overflow_is_an_origin_unless_wrong_inputs_are_too_large_for_the_form
     assert "not finite" in next(v.reason for v in result.verdicts if v.activation == QUERY)
 
 
+@pytest.mark.thorough
+def test_repeated_values_are_treated_as_one_rounding() -> None:
+    """A batch of 30 × 63 tokens evaluates GELU at 2564 distinct bfloat16 values, at 75600 elements."""
+    edges = load_golden("edges")
+    large = golden_of("large", edges.checkpoint, {"length-63": edges.batches["length-63"]})
+    result = check("hf-eager", large, dtype="bfloat16")
+    assert result.outcome == "pass", result.reason
+    assert _names(check(Planted(tanh_gelu(1)), large, dtype="bfloat16")) == {GELU.format(1): "gelu-variant"}
+
+
 def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     def overflow(model: Any) -> None:
         model["bert"].encoder.layer[0].attention.output.LayerNorm.weight.data.mul_(torch.inf)
@@ -279,18 +251,3 @@ def test_an_overflow_is_one_origin_and_later_steps_are_not_judged() -> None:
     later = [v for v in result.verdicts if v.activation.startswith("encoder.layer.1.")]
     assert {v.outcome for v in later} == {"not_observed"}
     assert any(v.reason.endswith(f"computed from {origin.activation}, which is not finite") for v in later)
-
-
-def test_the_same_run_gives_the_same_verdicts() -> None:
-    first, second = (check(HuggingFace("eager")).verdicts for _ in range(2))
-    assert first == second
-    assert np.isfinite([v.local.excess for v in first if v.local]).all()
-
-
-def test_repeated_values_are_treated_as_one_rounding() -> None:
-    """A batch of 30 × 63 tokens evaluates GELU at 2564 distinct bfloat16 values, at 75600 elements."""
-    edges = load_golden("edges")
-    large = golden_of("large", edges.checkpoint, {"length-63": edges.batches["length-63"]})
-    result = check("hf-eager", large, dtype="bfloat16")
-    assert result.outcome == "pass", result.reason
-    assert _names(check(Planted(tanh_gelu(1)), large, dtype="bfloat16")) == {GELU.format(1): "gelu-variant"}

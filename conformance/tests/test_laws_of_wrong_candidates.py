@@ -1,11 +1,9 @@
 """Laws on candidates whose forward pass is wrong: they are not blamed a second time, and what they break besides is still found."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,15 +12,11 @@ from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.checks.check import Plan, Request
 from conformance.checks.replay import replayed
 from conformance.checks.run_check import run_check
-from conformance.checks.search.subject import static_shape
 from conformance.cli import main
-from conformance.errors import CandidateError
-from conformance.model.batch import Batch
 from conformance.results.result import Result
 from conformance.tests.planted_mistakes import MadeOf
 
 LAWS = ("batching", "padding-length", "padding-content", "mask-omitted", "mask-dtype")
-Softmax = Callable[[Tensor, Tensor], Tensor]
 
 
 def _leaking(keep: Tensor, scores: Tensor) -> Tensor:
@@ -137,21 +131,3 @@ def test_replay_prints_the_ratio_of_the_run(tmp_path: Path, capsys: pytest.Captu
     for result in replayed(tmp_path / "results.jsonl"):
         (again,) = re.findall(r"\S+ times what", " ".join(str(result).split()))
         assert again in ratios
-
-
-class _Subject:
-    """One that breaks the contract after some calls, or at any but one length."""
-
-    def __init__(self, calls: int, length: int | None = None) -> None:
-        self.calls, self.length = calls, length
-
-    def run(self, batch: Batch) -> None:
-        self.calls -= 1
-        if self.calls < 0 or (self.length is not None and batch.length != self.length):
-            raise CandidateError("no")
-
-
-@pytest.mark.parametrize(("subject", "words"), [(_Subject(99, 8), "its length is fixed: it runs at 8"), (_Subject(1), "")])
-def test_a_candidate_that_fails_after_some_calls_has_no_fixed_length(subject: Any, words: str) -> None:
-    said = static_shape(subject, {"batch": Batch.of({"input_ids": np.ones((4, 8), dtype=int)})})
-    assert said.partition(",")[0] == words

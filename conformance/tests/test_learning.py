@@ -57,16 +57,10 @@ def test_loops_that_learn_pass(candidate: Any, golden: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "candidate",
-    [_OtherLoop(batch=_shifted), _OtherLoop(gradient=0.0), _OtherLoop(gradient=-1.0)],
-    ids=["labels of other rows", "nothing moves", "uphill"],
+    [_OtherLoop(batch=_shifted), _OtherLoop(gradient=-1.0)],
+    ids=["labels of other rows", "uphill"],
 )
 def test_loops_that_do_not_learn_fail(candidate: Any) -> None:
     result = check(candidate, "tiny", check="learning")
     assert result.outcome == "fail"
     assert "frequencies alone give 4.543" in result.reason
-
-
-@pytest.mark.thorough
-def test_a_fifth_of_the_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_loops, "STEPS", training_loops.STEPS // 5)
-    assert check(hf_eager, "tiny", check="learning").conforms

@@ -8,7 +8,6 @@ import pytest
 
 from conformance import load_golden
 from conformance.judge.global_error import global_error
-from conformance.judge.judge import Judge
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
 from conformance.judge.observation import Observation
@@ -89,23 +88,3 @@ def test_a_gradient_is_judged_whole_if_every_row_is_looked_up_or_if_its_own_pare
     observed = _observation(network, NAME)
     hidden = {n: v for n, v in observed.captured.items() if n not in network.table[NAME].parents}
     assert LookedUpRows.of(replace(observed, captured=hidden)) is None
-
-
-def test_only_the_gradient_of_the_word_embeddings_is_restricted() -> None:
-    """The gradient of tied embeddings, which another step reads, is judged whole."""
-    for source, expected in (("classifier.loss", [NAME]), ("cls.loss", [])):
-        network = _network(source)
-        captured: dict[str, Any] = {n: value.astype(np.float32) for n, value in network.walk()}
-        observed = (
-            Observation(network, name, captured[name], {n: v for n, v in captured.items() if n != name}) for name in captured
-        )
-        assert [one.name for one in observed if LookedUpRows.of(one)] == expected
-
-
-def test_a_correct_gradient_passes_with_the_place_of_its_largest_error() -> None:
-    network = _network("classifier.loss")
-    stream = [(n, v.astype(np.float32)) for n, v in network.walk() if not network.table[n].is_internal]
-    (verdict,) = [v for v, _ in Judge(network, "float32").judge(stream) if v.activation == NAME]
-    assert verdict.outcome == "pass"
-    assert verdict.local is not None
-    assert verdict.local.error.index[0] in network.batch.input_ids

@@ -1,6 +1,5 @@
 """How a module with unfamiliar arguments is built and called: sizes, configurations, masks in every form, and refusals."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,15 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import CandidateError, OutputMap, check, golden_of, load_golden
+from conformance import CandidateError, check
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.call import calls
-from conformance.mapping.forward_pass import PROBE, batch_for
 from conformance.mapping.implementation import implementation_of
-from conformance.mapping.mapped import MappedModule, proposed
+from conformance.mapping.mapped import proposed
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
 from conformance.tests.third_party_models import proposal, stranger
@@ -58,7 +56,6 @@ class Inherited(Annotated):
 
 
 SETTINGS = "F(Settings(vocab=a.vocab_size, hidden=a.hidden_size, layers=a.num_hidden_layers, ffn=a.intermediate_size))"
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 
 
 @pytest.mark.parametrize(
@@ -71,32 +68,6 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 )
 def test_configurations_and_names_of_functions_are_given_and_other_objects_keep_their_defaults(factory: Any, text: str) -> None:
     assert builder_of(factory, "F").text == text
-
-
-@pytest.mark.parametrize(
-    "factory",
-    [
-        lambda vocab, dim, n_layer, n_head, hidden_dim, max_len, n_segments, eps: None,  # hidden_dim beside another width
-        lambda vocab_size, hidden_dim, num_layers, num_heads, ffn_size, maxlen, type_vocab, eps: None,
-        lambda ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len: None,
-        lambda d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx: None,
-        lambda vocab_size, width, num_layers, heads, mlp_width, max_positions: None,
-        lambda n_tokens, width, depth, n_heads, mlp_dim, n_positions, n_kinds: None,
-        lambda vocab_size, hidden_size, num_layers, num_attention_heads, ffn_hidden_size, max_sequence_length: None,
-    ],
-)
-def test_usual_names_of_sizes_are_known(factory: Callable[..., Any]) -> None:
-    sizes = [*SIZES, "type_vocab_size", "layer_norm_eps"]
-    given = zip(inspect.signature(factory).parameters, sizes, strict=False)
-    assert builder_of(factory, "F").text == f"F({', '.join(f'{name}=a.{size}' for name, size in given)})"
-
-
-def test_sizes_at_their_defaults_are_named_where_no_known_argument_sets_them() -> None:
-    assert builder_of(stranger("styles:SizedBert"), "SizedBert").open == (
-        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
-        "defaults; give a function that sets them",
-    )
-    assert not builder_of(stranger("packed:PackedBert"), "PackedBert").open
 
 
 def takes_any_keyword(**sizes: int) -> None: ...
@@ -115,15 +86,6 @@ def test_an_object_that_builds_nothing_or_has_no_names_of_arguments_is_a_usage_e
         proposed(given, "F", "home")
 
 
-def build_usual(vocab, hidden, layers, heads, intermediate, maxlen, segments, eps):  # type: ignore[no-untyped-def]
-    return stranger("annotated:AnnotatedBert")(vocab, hidden, layers, heads, intermediate, maxlen, segments, eps)
-
-
-def test_a_function_that_builds_a_module_from_usual_sizes_is_a_candidate() -> None:
-    result = check(as_implementation(build_usual), "tiny", depth="screen")
-    assert result.outcome == "pass", str(result)
-
-
 @pytest.mark.parametrize(
     "prepare",
     [
@@ -136,14 +98,6 @@ def test_a_function_that_builds_a_module_from_usual_sizes_is_a_candidate() -> No
 def test_a_function_that_is_called_like_prepare_is_a_candidate_whatever_its_arguments_are_called(prepare: Any) -> None:
     assert as_implementation(prepare).prepare is prepare
     assert check(as_implementation(prepare), "tiny", depth="screen").outcome == "pass"
-
-
-def test_the_refusal_of_another_function_ends_with_the_command_that_maps_it() -> None:
-    def builds(zeta: int, eta: int) -> None:
-        raise AssertionError
-
-    with pytest.raises(UsageError, match=rf"run: bert-conformance map {__name__}:builds -o adaptor.py$"):
-        as_implementation(builds)
 
 
 # How a module is called.
@@ -191,13 +145,6 @@ def test_arrays_are_told_from_positions_settings_and_annotations(forward: Callab
     assert next(iter(calls(_module(forward)))).arguments == call
 
 
-def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names_come_last() -> None:
-    module = _module(lambda self, tokens, segments, max_len=None, mask=None, valid=None: None)
-    tried = [call.arguments for call in calls(module)]
-    places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
-    assert places == sorted(places)
-
-
 @pytest.mark.parametrize(
     ("name", "mask"),
     [
@@ -238,29 +185,6 @@ def test_a_forward_pass_without_a_mask_is_left_open_and_the_run_names_it() -> No
     assert "mask-ignored" in str(check(implementation_of(mapped), "tiny"))
 
 
-def test_lengths_are_passed_where_they_equal_the_mask_and_refused_elsewhere() -> None:
-    implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
-    padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
-    assert check(implementation, padded, depth="screen").outcome == "pass"
-    refused = check(implementation, tiny, depth="screen")
-    assert refused.outcome == "crash"
-    assert "padding before a token, which lengths cannot say" in refused.reason
-
-
-def test_an_unknown_mask_object_is_refused_with_the_signature_and_a_wrapper_can_be_mapped() -> None:
-    with pytest.raises(
-        CandidateError, match=r"(?s)Its forward takes \(.*Visible.*Give instead a class whose forward takes input_ids"
-    ):
-        proposal("masked:ObjectMaskBert")
-    visible: Any = stranger("masked:Visible")
-
-    class Mapped(stranger("masked:ObjectMaskBert")):  # type: ignore[misc]
-        def forward(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
-            return super().forward(input_ids, token_type_ids, visible(attention_mask.bool(), causal=False))
-
-    assert proposed(Mapped, "Mapped", __name__).open == ()
-
-
 # Modules of packed tokens.
 
 
@@ -272,22 +196,6 @@ def test_a_module_of_packed_tokens_is_mapped_by_value_and_unpacked(name: str) ->
     result = check(implementation_of(mapped), "tiny", depth="screen")
     assert (result.outcome, result.note) == ("pass", "")
     assert result.coverage[0] >= 24
-
-
-def test_a_text_without_attention_in_a_module_of_packed_tokens_is_placed_and_the_guessed_mask_is_repeated() -> None:
-    form = "the form of the mask is not certain: the attention probabilities match in 0 of 3 layers with model(batch.input_ids"
-    result = check(MappedModule(stranger("masked:SkippedTextBert"), "SkippedTextBert"), "tiny")
-    assert result.outcome == "fail"
-    assert form in result.note
-    said = " ".join(str(result).split())
-    assert form in said
-    assert "all at batch row 1" in said
-    assert {v.activation.rpartition(".")[2] for v in result.origins} == {"context"}
-
-
-def test_packed_rows_of_another_number_than_real_tokens_are_refused() -> None:
-    with pytest.raises(CandidateError, match="3 rows, expected one for each of the 46 real tokens"):
-        OutputMap(("embeddings.LayerNorm",), packed=True).show(torch.zeros(3, 24), batch_for(PROBE).on("cpu"))
 
 
 # Modules that cannot be called.

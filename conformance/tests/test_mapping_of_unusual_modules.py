@@ -1,7 +1,5 @@
 """Modules with unusual traits are mapped by value, or refused with a message that says what to give instead."""
 
-from pathlib import Path
-
 import pytest
 from torch import nn
 
@@ -63,17 +61,6 @@ def test_a_table_of_positions_of_a_fixed_length_is_mapped_and_required() -> None
     assert "max_position_embeddings" in str(implementation.supports(a.with_(max_position_embeddings=40), "cpu", "float32"))
 
 
-@pytest.mark.parametrize("longest", [1, 2, 3])
-def test_every_row_of_the_batch_for_a_mapping_has_a_token(longest: int) -> None:
-    for padded_at_end in (False, True):
-        assert batch_for(PROBE.with_(max_position_embeddings=longest), padded_at_end=padded_at_end).mask.any(-1).all()
-
-
-def test_layers_that_are_not_recognised_are_counted_as_not_matching() -> None:
-    embeddings = 5
-    assert proposal("unusual:UnnumberedBert").coverage == (embeddings, proposal("unusual:PlainBert").coverage[1])
-
-
 def test_in_a_network_of_one_layer_only_the_list_of_layers_is_taken_for_layers() -> None:
     a = PROBE.with_(num_hidden_layers=1, heads=("masked_lm",))
     sizes = (a.vocab_size, a.hidden_size, 1, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings)
@@ -111,23 +98,11 @@ def test_layers_heads_results_and_owners_in_other_forms_are_written_into_the_ada
         assert (result.outcome, result.note if "last]" in entries[0] else "") == ("pass", "")
 
 
-def test_results_in_a_dataclass_and_in_nested_containers_are_selected_by_name() -> None:
-    assert {returned.names[0]: returned.selector for returned in proposal("unusual:ResultBert").returns} == {
-        "encoder.layer.2.output.LayerNorm": ".last",
-        "pooler.activation": '.others["pooled"][0]',
-    }
-
-
 def test_the_gradients_of_heads_that_are_modules_are_joined() -> None:
     result = check(implementation_of(proposal("layouts:SeparateHeadsBert")), "tiny", check="gradients", depth="screen")
     assert result.outcome == "pass", str(result)
     judged = {v.activation for v in result.verdicts if v.outcome == "pass"}
     assert "bert.encoder.layer.0.attention.self.query.weight.grad" in judged
-
-
-def test_a_function_with_the_name_of_one_that_the_adaptor_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="the module has the name 'call', expected one that the adaptor does not need itself"):
-        proposal("unusual:call")
 
 
 @pytest.mark.parametrize(
@@ -144,27 +119,6 @@ def test_an_adaptor_that_cannot_be_run_unchanged_is_not_offered_to_be_run(
     printed = " ".join(capsys.readouterr().out.split())
     assert words in printed
     assert "next: " not in printed
-
-
-def test_an_adaptor_is_said_to_be_written_only_if_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = tmp_path / "my-models.py"
-    module.write_text(f"from {STRANGERS}.unusual import PlainBert\n\nclass MyBert(PlainBert): pass\n")
-    assert main(["map", f"{module}:MyBert", "-o", str(tmp_path / "written.py")]) == 2
-    out, err = capsys.readouterr()
-    assert "word_embeddings" in out
-    assert "the adaptor is in" not in out
-    assert "the module has the name 'my-models'" in err
-    assert not (tmp_path / "written.py").exists()
-
-
-def test_an_adaptor_that_could_not_import_its_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module, other = tmp_path / "models.py", tmp_path / "other"
-    module.write_text("")
-    assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
-    assert f"there is no folder {other}" in capsys.readouterr().err
-    other.mkdir()
-    assert main(["map", f"{module}:MyBert", "-o", str(other / "written.py")]) == 2
-    assert f"give -o {tmp_path / 'written.py'}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_module_with_weights_of_its_layers_that_are_not_mapped_cannot_be_run_unchanged() -> None:

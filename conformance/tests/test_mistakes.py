@@ -9,30 +9,27 @@ import pytest
 import torch
 
 from conformance import Golden, check, golden_of, load_golden
-from conformance.benchmarks.detection import alarms, score
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES, ROWS, Row
 from conformance.benchmarks.detection.score import Trial, of_all, of_finding, scored, trials
 from conformance.benchmarks.detection.tools import evaluated
 from conformance.benchmarks.frozen.__main__ import dumped, moved
-from conformance.benchmarks.scored import Alarms, alarm_lines
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activations import table
 from conformance.model.checkpoint import Checkpoint
-from conformance.results.result import NamedFinding
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LATER = ("token-heads", "sentence-heads", "position-offset", "odd-width")  # used only where no other can have the mistake
 NETWORKS = ("three layers", "sinusoidal", "tanh", *LATER)
 
-# Of each kind of step and of each way to name a mistake: exactly, with a number, by a description, by one of two names.
+# Of each kind of step and of each way to name a mistake: exactly, with a number, by a description, by one of two names. The frozen
+# record has the others, in float32 and bfloat16; those of masks and of the order of heads take ten times as long as these.
 QUICK = (
     *("words-shifted", "positions-offset", "positions-missing", "token-types-ignored", "second segment late by one token"),
     *("query-key-swapped", "qkv-interleaved", "weight-transposed", "bias-missing", "parameters-other", "adapter"),
-    *("scale-missing", "scores-transposed", "softmax-temperature", "softmax-not-rescaled"),
-    *("mask-ignored", "mask-inverted", "mask-causal", "mask-on-queries", "mask-as-lengths", "head-order", "heads-unmoved"),
-    *("kernel-causal", "attention-over-rows", "epsilon", "norm-without-mean", "residual-scaled", "residual-from-layer-input"),
+    *("scale-missing", "scores-transposed", "softmax-temperature"),
+    *("mask-ignored", "epsilon", "norm-without-mean", "residual-scaled", "residual-from-layer-input"),
     *("pre-norm", "gelu-variant", "activation-quick-gelu", "tokens-zero", "layer-skipped", "layers-reversed"),
     *("pooler-mean", "next-sentence-order", "loss-denominator", "precision-bfloat16", "precision-int8", "dropout-active"),
 )
@@ -80,7 +77,7 @@ def test_an_expression_may_refer_to_the_right_result_and_to_that_of_other_inputs
     assert evaluated(lambda a, b: a + b, {"a": 1, "b": 2}.__getitem__) == evaluated("a + b", {"a": 1, "b": 2}.__getitem__)
 
 
-@pytest.mark.landing({"dtype": "float32"}, dtype="bfloat16", network="three layers")
+@pytest.mark.landing(dtype="float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_a_mistake_the_network_conforms_and_shows_everything(network: str, dtype: str) -> None:
@@ -177,61 +174,3 @@ def test_what_has_moved_from_the_frozen_record_is_listed_and_the_rounding_of_ano
     after = {"candidates": {"a": [0, "pass", {}]}, "noise": {"n": [-3.5, None, 5.0]}}
     assert [what for _, _, what, *_ in moved(before, after)] == ["exit code", "outcome", "places", "log2 sigma"]
     assert json.loads(dumped(before)) == before
-
-
-def test_a_trial_is_scored_by_what_the_suite_makes_of_it_and_not_counted_where_rounding_hides_the_mistake() -> None:
-    estimated = scored(Trial("softmax-temperature", "bert", (1,), "bfloat16"))
-    assert (estimated.detected, estimated.placed, estimated.naming, estimated.within) == (True, True, "right", True)
-    assert not scored(Trial("epsilon-outside-root", "bert", (1,), "bfloat16")).counted
-    right = scored(Trial("bias-missing", "bert", (0,), "float32"))
-    assert "| float32 | alone | 1 | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 of 0 |" in list(score.lines([right]))
-    missed = "\n".join(score.lines([replace(right, detected=False)]))
-    assert "| float32 | alone | 1 | 1 | 0 | 1 |" in missed
-    assert "- bias-missing in layer 0 (bert, float32, expected z " in missed
-    assert "not detected" in missed
-
-
-SAID: tuple[tuple[list[tuple[str | None, bool]], str], ...] = (
-    ([("parameters-other", True)], "described"),
-    ([("parameters-other", False)], "right"),
-    ([("bias-other", True)], "described"),
-    ([("bias-other", False)], "wrong"),
-    ([("outputs-zeroed", False), ("parameters-other", True)], "described"),
-    ([(None, False), ("parameters-other", True)], "none"),
-    ([("outputs-zeroed", False)], "right"),
-    ([], "none"),
-)
-
-
-def test_the_score_counts_descriptions_apart() -> None:
-    for found, naming in SAID:
-        findings = [NamedFinding(name, "", "", "", (), (), (), (), described) for name, described in found]
-        assert of_all({of_finding(finding, ("outputs-zeroed", "parameters-other")) for finding in findings}) == naming, found
-
-
-def test_in_a_goldens_network_each_mistake_is_planted_in_one_layer_and_in_all() -> None:
-    planned = list(trials([MISTAKES["epsilon"], MISTAKES["layer-skipped"], MISTAKES["pooler-token"]], ["float32"], "tiny"))
-    expected = [("epsilon", 1), ("epsilon", 2), ("layer-skipped", 1), ("pooler-token", 1)]
-    assert [(trial.name, len(trial.layers)) for trial in planned] == expected
-    assert {trial.network for trial in planned} == {"tiny"}
-
-
-def test_correct_variants_are_judged_and_the_table_counts_and_lists_their_false_alarms() -> None:
-    names = list(alarms.on_goldens(["tiny"]))
-    everywhere, in_one_layer = (name for name in names if name.startswith("bias as a call of its own | "))
-    assert "layer" in in_one_layer
-    assert [name for name in names if name.startswith("one sequence at a time | ")] == ["one sequence at a time | tiny | 1"]
-    results = [alarms.judged("cpu", name, "float32")[0] for name in (everywhere, in_one_layer)]
-    assert [result.outcome for result in results] == ["pass", "pass"]
-    assert alarms.judged("cpu", "GELU by a table of every number | tiny | 1", "float32") == []
-    every = [Alarms("float32", 10, 4, ["x"]), Alarms("float32", 6, 0, []), Alarms("bfloat16", 5, 0, [])]
-    text = "\n".join(alarm_lines("Variants", ("float32", "bfloat16"), every))
-    for row in ("| float32 | 2 | 16 | 4 | 1 |", "| bfloat16 | 1 | 5 | 0 | 0 |"):
-        assert row in text
-    assert text.endswith("\n\n- x\n")
-
-
-def test_writing_part_of_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        score.main(["--write", "--only", "epsilon"])
-    assert "leave --only and --golden out" in capsys.readouterr().err

@@ -67,7 +67,6 @@ def _biased(bias: Tensor) -> Change:
 
 # In words: the names of the findings, "-" for none, with those that cannot be distinguished; the golden; the formats; the changes.
 NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
-    "the layer before's residual": ("residual-of-layer-before", "tiny", "bfloat16", planted("residual-of-layer-before")),
     "packed tokens": ("tokens-packed-left", "tiny", BOTH, [changed("last", "packed_left(right(), mask)")]),
     "inputs without zero point": ("precision-int8-inputs", "wide", "bfloat16", planted("zero-point-missing-inputs", 0)),
     "weights without zero point": ("parameters-other", "wide", "bfloat16", [changed("inner", _unsigned)]),
@@ -81,7 +80,6 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
         [changed("logits", "right(weight=normal(weight.shape, 0, weight) * a.initializer_range)")],
     ),
     "drawn parameters, wide": ("parameters-initial", "wide", "bfloat16", planted("parameters-initial")),
-    "drawn parameters": ("parameters-initial", "tiny", "float32", planted("parameters-initial")),
     # Weights that give larger results; and a cap whose RMS and largest error are within the limits.
     "a drawn decoder, twelve layers": ("parameters-initial", "deep", "bfloat16", planted("decoder-untied", 0)),
     "capped logits": ("logits-capped", "deep", "bfloat16", planted("logits-capped", 0)),
@@ -98,12 +96,11 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "a vector by squares": ("-", "tiny", "float32", [
         changed("pooler", "right() + x.square().sum(-1, keepdim=True) * torch.linspace(-1, 1, H)")]),
     "the bias by row": ("-", "tiny", "float32", [changed("pooler", "right() + arange(len(x))[:, None] * bias")]),
-    # Rounding of the mean; and a step written by hand that reads the weights of the same other layer.
+    # Rounding of the mean.
     "a mean": ("pooler-mean", "deep", "bfloat16", planted("pooler-mean", 0)),
     "a mean with padding": (
         "pooler-mean-with-padding/pooler-weighted-mean-with-padding", "deep", "bfloat16", planted("pooler-mean-with-padding", 0),
     ),
-    "reversed layers": ("layers-reversed", "deep", "bfloat16", planted("layers-reversed", 0)),
     # Fewer rows than features: a limit that clips fewer than one input in a thousand, and a norm whose every operation rounds.
     "clipped inputs": ("inputs-clipped", "wide", "float32", planted("inputs-clipped", 0)),
     "a norm over positions": ("norm-over-positions", "wide", "bfloat16", planted("norm-over-positions", 0)),
@@ -113,29 +110,11 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
     "half of an exchange": ("value-from-key", "tiny", BOTH, [changed("value", "right(**p.key)")]),
     "a pooler of BERT's deviation": ("parameters-initial", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.02))]),
     "a pooler of another deviation": ("-", "wide", "bfloat16", [changed("pooler", DRAWN.format(0.025))]),
-    "idle lanes, no epsilon": ("norm-idle-lanes", "position-offset", "float32", planted("norm-idle-lanes", 0)),
-    "the first layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 0)),
-    "the last layer left out": ("layer-skipped", "bert", "float32", planted("layer-skipped", 2)),
-    "a factor of the residual": ("residual-scaled/sublayer-scaled", "bert", "bfloat16", planted("residual-scaled", 1)),
-    "a factor of the sublayer": ("sublayer-scaled/residual-scaled", "bert", "bfloat16", planted("sublayer-scaled", 1)),
-    "one layer's parameters in all": ("layers-shared", "deep", "float32", planted("layers-shared", 0)),
-    "exchanges among three": ("qkv-rotated", "tiny", "float32", planted("qkv-rotated", 0)),
-    **{name: (name, "bert", "float32", planted(name, 1)) for name in ("precision-bfloat16", "precision-tf32", "precision-int8")},
-    # Heads.
-    "span-ends-exchanged": ("span-ends-exchanged", "token-heads", "float32", planted("span-ends-exchanged")),
-    **{name: (name, "token-heads", "float32", planted(name)) for name in (
-        "span-labels-exchanged", "span-loss-summed", "pooling-first-token", "pooling-with-padding",
-        "pooling-without-special", "pooling-max", "pooling-not-normalised", "pooling-normalised-by-largest")},
-    **{name: (name, "sentence-heads", "float32", planted(name)) for name in (
-        "pooling-mean", "choices-interleaved", "choices-one-by-one")},
     "the next token's labels": ("loss-labels-shifted", "token-heads", "float32", [
         changed("class_loss", "right(y=F.pad(y[:, 1:], (0, 1), value=-100))")]),
     "labels without 0": ("loss-ignores-zero", "token-heads", "float32", [
         changed("class_loss", "right(y=y.masked_fill(y == 0, -100))")]),
     "labels of all tokens": ("-", "token-heads", "float32", [changed("class_loss", "right(y=y.masked_fill(y == -100, 0))")]),
-    # Without a name in the catalogue.
-    **{name: ("-", "tiny", "float32", planted(name, 1)) for name in ("norm-per-head", "heads-unsplit")},
-    "another function": ("function-other", "tiny", "float32", planted("activation-softplus", 1)),
     # Of a mean or deviation: truncation towards zero makes results smaller, too, and here inputs are as coarse as the results.
     **{f"other {name} of {step}": ("tokens-other", "tiny", "float32", [first(step, moved)])
        for name, moved in OF_ROWS.items() for step in ("activated", "inner")},
@@ -153,8 +132,8 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
 }  # fmt: skip
 
 
-# test_mistakes has the name of reversed layers in a network of three layers.
-@pytest.mark.landing(words=[words for words in NAMED if words != "reversed layers"])
+# Larger networks take seconds to half a minute each.
+@pytest.mark.landing(words=[words for words, row in NAMED.items() if row[1] not in ("wide", "deep", "minilm")])
 @pytest.mark.parametrize(("words", "dtype"), [(words, dtype) for words, row in NAMED.items() for dtype in row[2].split()])
 def test_a_mistake_has_its_name_and_no_other(words: str, dtype: str) -> None:
     names, golden, _, changes = NAMED[words]
@@ -176,17 +155,6 @@ def test_a_similar_change_has_not_that_name(name: str, step: str, formula: Formu
     assert name not in {finding.name for finding in found}
 
 
-KERNELS = (*(name for name in MISTAKES if name.startswith("kernel-")), "heads-halved", "heads-doubled")
-
-
-@pytest.mark.landing(dtype="bfloat16")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_wrong_call_of_a_kernel_is_named_beside_right_probabilities(name: str, dtype: str) -> None:
-    (found,) = findings(planted(name, 1), dtype=dtype)
-    assert (found.name, found.others, found.steps) == (name, (), ("encoder.layer.1.attention.self.context",))
-
-
 def test_a_wrong_scale_of_a_kernel_whose_scores_are_not_exposed_is_that_of_the_scores() -> None:
     hidden = ("scores", "probs", "attention.self.dropout")
     (found,) = findings(planted("kernel-scale-missing", 1), exposes=lambda name: not name.endswith(hidden))
@@ -206,7 +174,7 @@ SAME_STEP = (
 )  # fmt: skip
 
 
-@pytest.mark.landing({"pair": [*SAME_STEP][::2], "dtype": "float32"}, {"pair": [*SAME_STEP][1::2], "dtype": "bfloat16"})
+@pytest.mark.landing({"pair": [*SAME_STEP][1::2], "dtype": "float32"}, {"pair": [*SAME_STEP][:1], "dtype": "bfloat16"})
 @pytest.mark.parametrize("pair", SAME_STEP, ids="+".join)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_mistakes_of_one_step_are_both_named(pair: tuple[str, str], dtype: str) -> None:

@@ -1,7 +1,5 @@
 """The pytest interface: a session that judges nothing fails, and invalid lists, devices and options are reported."""
 
-from pathlib import Path
-
 import pytest
 
 from conformance import check
@@ -147,10 +145,6 @@ def test_an_invalid_list_or_one_with_unknown_names_is_reported(given: dict[str, 
     assert words in str(caught.value)
 
 
-def test_implementations_may_be_given_by_an_iterator() -> None:
-    assert len(bound_checks(iter([making_bert]), checks=iter(["values"]), goldens=["tiny"])) == 1  # type: ignore[arg-type]
-
-
 def test_an_unreadable_device_is_a_usage_error_and_an_absent_one_a_skip() -> None:
     with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
         require_device("banana")
@@ -175,36 +169,3 @@ def test_an_invalid_option_is_a_usage_error(options: tuple[str, str], words: str
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([words])
     assert "INTERNALERROR" not in ended.stdout.str() + ended.stderr.str()
-
-
-SUITE = ("--pyargs", "conformance.suite", "--bert-golden", "tiny", "--bert-implementation")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("hf-eagr",), "*did you mean hf-eager*"),
-        (("making-bert", "--bert-dtype", "floaty"), "*no floating-point format 'floaty'; did you mean float*"),
-        (("making-bert", "--bert-device", "cpuu"), "*no device 'cpuu'; did you mean cpu?"),
-    ],
-)
-def test_the_shipped_suite_reports_an_unknown_name_with_the_nearest(
-    options: tuple[str, ...], words: str, pytester: pytest.Pytester
-) -> None:
-    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", *SUITE, *options)
-    ended.assert_outcomes(errors=1)
-    ended.stdout.fnmatch_lines([words])
-
-
-@pytest.mark.parametrize("option", ["--bert-dtype", "--bert-known-failures"])
-@pytest.mark.parametrize("also", [(), (*SUITE, "making-bert")], ids=["alone", "with the suite"])
-def test_an_option_of_the_suite_that_has_no_effect_on_own_tests_is_reported(
-    option: str, also: tuple[str, ...], pytester: pytest.Pytester, tmp_path: Path
-) -> None:
-    (tmp_path / "known.toml").write_text('[[known-failure]]\ncheck = "values"\nreason = "x"\n')
-    value = {"--bert-dtype": "bfloat16", "--bert-known-failures": str(tmp_path / "known.toml")}[option]
-    own = pytester.makepyfile(FILE.format(lists="['making-bert'], goldens=['tiny'], checks=['values']", body="check()", mark=""))
-    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(own), "--collect-only", option, value, *also)
-    assert ended.ret == 0
-    warned = f"{option}: without effect on tests that are decorated with parametrize_with_checks" in ended.stdout.str()
-    assert warned == (not also)

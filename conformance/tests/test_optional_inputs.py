@@ -1,6 +1,8 @@
 """Optional inputs: position ids, a mask for each query, embeddings in place of ids, and optional outputs are read as given, or
 refused where invalid."""
 
+import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,31 +13,13 @@ import torch
 from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
-from conformance.implementations.cached import inner_workings_cached
-from conformance.implementations.demystified import demystified
+from conformance.cli.arguments import utf8
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
-from conformance.implementations.inner_workings import encoder, inner_workings
+from conformance.implementations.inner_workings import inner_workings
 from conformance.model.batch import Batch
-from conformance.tests.optional_paths import broken, generated
+from conformance.tests.optional_paths import generated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def _embedded(scale: float) -> Any:
-    """Return the `inner-workings` candidate called with word embeddings, multiplied by `scale`, instead of ids."""
-
-    def call(model: Any, batch: Any) -> dict[str, Tensor]:
-        words = scale * model.bert.embeddings.word_embeddings(batch.input_ids)
-        model(attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids, inputs_embeds=words)
-        return {}
-
-    return replace(inner_workings, call=call, name="embedded")
-
-
-def test_embeddings_in_place_of_ids_give_the_same_result() -> None:
-    assert check(_embedded(1.0), "tiny").conforms
-    result = check(_embedded(2.0), "tiny")
-    assert [v.activation for v in result.origins] == ["embeddings.LayerNorm"]
 
 
 class _Changed(HuggingFace):
@@ -106,89 +90,6 @@ def test_position_ids_and_encoder_states_are_read_under_each_head(head: str, can
     assert result.conforms, result
 
 
-def test_sinusoids_of_given_position_ids_are_judged() -> None:
-    golden = load_golden("sinusoidal")
-    batch = Batch.of({"input_ids": [[3, 4, 5], [6, 7, 8]], "position_ids": [[2, 0, 1], [4, 4, 3]]})
-    result = check(replace(demystified, features=("position_ids",)), golden_of("own", golden.checkpoint, {"given": batch}))
-    assert result.outcome == "fail"
-    assert {v.activation for v in result.origins} == {"embeddings.position_embeddings"}
-
-
-def test_requested_outputs_are_the_activations_themselves() -> None:
-    golden = load_golden("cross-attention")
-    model: Any = inner_workings.module(golden.checkpoint)
-    batch = golden.batches["padded"].on("cpu")
-    seen: dict[tuple[str, int], Tensor] = {}
-    for i, layer in enumerate(model.bert.encoder.layer):
-        parts = layer.output, layer.attention.self.dropout, layer.crossattention.self.dropout
-        for name, part in zip(("hidden_states", "attentions", "cross_attentions"), parts, strict=True):
-            part.register_forward_hook(lambda _, __, y, key=(name, i): seen.update({key: y}))
-    given = {"encoder_hidden_states": batch.encoder_hidden_states.float()}
-    output = model.bert(batch.input_ids, batch.attention_mask, **given, output_attentions=True, output_hidden_states=True)
-    assert output.hidden_states[-1] is output.last_hidden_state
-    for (name, i), activation in seen.items():
-        assert getattr(output, name)[i + (name == "hidden_states")] is activation
-    nothing = model.bert(batch.input_ids, **given)
-    assert (nothing.hidden_states, nothing.attentions, nothing.cross_attentions) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "first"),
-    [
-        (lambda hidden, probs: ([hidden[0], *hidden[:-1]], probs), "encoder.layer.0.output.LayerNorm"),
-        (lambda hidden, probs: (hidden, probs[::-1]), "encoder.layer.0.attention.self.probs"),
-    ],
-    ids=["hidden states of the layer before", "attentions in reverse order"],
-)
-def test_a_requested_output_of_another_layer_fails_at_its_place(wrong: Any, first: str) -> None:
-    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
-        return wrong(*inner_workings_cached.step(model, inputs, cache))
-
-    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
-    assert result.outcome == "fail"
-    assert result.origins[0].activation == first
-
-
-def test_activation_checkpointing_gives_the_same_values_and_gradients() -> None:
-    golden = load_golden("tiny")
-    batch, found = golden.batches["padded"].on("cpu"), []
-    for recomputed in (False, True):
-        model: Any = inner_workings.module(golden.checkpoint).train()
-        model.bert.encoder.gradient_checkpointing = recomputed
-        torch.manual_seed(0)
-        loss = model(batch.input_ids, batch.attention_mask, labels=batch.class_labels).loss
-        loss.backward()
-        found.append({"loss": loss.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}})
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-    def recomputing(bert: Any) -> None:
-        bert.encoder.gradient_checkpointing = True
-
-    assert check(broken(recomputing), "tiny", check="training-mode").conforms
-
-
-def test_dropout_drawn_again_during_recomputation_fails() -> None:
-    def redrawing(bert: Any) -> None:
-        bert.encoder.gradient_checkpointing = True
-        for layer in bert.encoder.layer:
-            right = layer.forward
-
-            def drawn_anew(*inputs: Any, right: Any = right) -> Any:
-                torch.rand(7)  # The random state differs between the calls.
-                return right(*inputs)
-
-            layer.forward = drawn_anew
-
-    def forgetful(layer: Any, *inputs: Any) -> Any:
-        return torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "recomputed", forgetful)
-        result = check(broken(redrawing), "tiny", check="training-mode")
-    assert result.outcome == "fail", result
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -234,23 +135,34 @@ def test_a_part_of_a_batch_has_the_parts_of_its_optional_inputs() -> None:
     assert Batch.of({"input_ids": [[3, 4]], "attention_mask": [[[1, 0], [0, 0]]]}).mask.tolist() == [[True, False]]
 
 
-def test_filling_in_omitted_arrays_works_in_numpy_too_and_leaves_the_batch_unchanged() -> None:
-    omitted = Batch.of({"input_ids": [[3, 4]]}).on("cpu")
-    filled = omitted.filled().numpy()
-    assert {name: array.tolist() for name, array in filled.arrays().items()} == {
-        "input_ids": [[3, 4]],
-        "token_type_ids": [[0, 0]],
-        "attention_mask": [[1, 1]],
-    }
-    assert (omitted.numpy().token_type_ids, omitted.numpy().attention_mask) == (None, None)
-    given = Batch.of({"input_ids": [[3, 4]], "token_type_ids": [[0, 1]], "attention_mask": [[1, 0]]})
-    again = given.on("cpu").filled().numpy()
-    assert all(np.array_equal(array, again.arrays()[name]) for name, array in given.arrays().items())
-
-
 def test_a_batch_of_other_arrays_than_numpys_is_refused_with_the_conversion() -> None:
     with pytest.raises(UsageError, match="input_ids is a Tensor, expected a NumPy array of int64; Batch.of converts"):
         Batch(torch.tensor([[3, 4]]))
     with pytest.raises(UsageError, match="input_ids is of int32, expected a NumPy array of int64"):
         Batch(np.array([[3, 4]], np.int32))
     assert Batch.of({"input_ids": torch.tensor([[3, 4]])}).input_ids.tolist() == [[3, 4]]
+
+
+# Conversion of given texts, arrays and lists.
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([[2**63]], "input_ids has the value 9223372036854775808, expected integers of at most 64 bits"),
+        ([[1, -(2**64)]], "input_ids has the value -18446744073709551616, expected integers of at most 64 bits"),
+        ([[1, None]], "input_ids has the value None, expected integers"),
+        ([[True, False]], "input_ids has bool values, expected integers"),
+        (None, "a batch has input_ids"),
+    ],
+)
+def test_values_that_are_no_integers_of_64_bits_are_named(ids: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Batch.of({"input_ids": ids})
+
+
+def test_a_text_given_under_an_ascii_locale_is_decoded_and_other_bytes_are_refused_by_name() -> None:
+    for text in ("I love cats!", "I løve cats!", "猫"):
+        assert utf8(text) == utf8(text.encode().decode("ascii", "surrogateescape")) == text
+    with pytest.raises(argparse.ArgumentTypeError, match="is not UTF-8"):
+        utf8(os.fsdecode("I løve cats!".encode("latin-1")))

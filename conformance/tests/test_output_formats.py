@@ -53,12 +53,6 @@ def test_report_prints_every_format_and_writes_the_same_to_its_suffix(
     assert file.read_text("utf-8") == printed.out
 
 
-def test_the_suffixes_differ_and_the_help_lists_those_of_each_command(command: Command) -> None:
-    assert len({row.suffix for row in REPORT_FORMATS.values()}) == len(REPORT_FORMATS)
-    for name, formats in (("report", REPORT_FORMATS), ("diff", DOCUMENT_FORMATS), ("trace", DOCUMENT_FORMATS)):
-        assert ", ".join(REPORT_FORMATS[each].suffix for each in formats) in command(name, "--help").words
-
-
 def test_diff_and_trace_write_every_format_of_documents(results: Path, tmp_path: Path, command: Command) -> None:
     for name, *arguments in (("diff", results, results), ("diff", "hf-eager", "making-bert"), ("trace", "golden:tiny")):
         files = {form: tmp_path / f"out{REPORT_FORMATS[form].suffix}" for form in DOCUMENT_FORMATS}

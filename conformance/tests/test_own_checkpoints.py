@@ -68,14 +68,6 @@ def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
     assert {a.batch for a in results.activations} == {"a", "b"}
 
 
-def test_run_on_a_checkpoint_without_inputs_generates_them(tmp_path: Path) -> None:
-    folder, out = _write(tmp_path / "my-bert", heads=False), tmp_path / "out"
-    on = ["--checkpoint", str(folder), "--in-process", "--out", str(out)]
-    assert main(["run", "-i", "hf-eager", *on]) == 0
-    assert main(["run", "-i", "conformance.tests.test_diff_report_trace_replay:bad", *on]) == 1
-    assert main(["replay", str(out / "results.jsonl")]) == 1
-
-
 def test_texts_are_tokenized_with_the_checkpoints_vocabulary(tmp_path: Path) -> None:
     folder = _write(tmp_path)
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!"]))

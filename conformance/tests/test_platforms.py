@@ -1,15 +1,11 @@
 """Runs of correct candidates under other settings of the machine, and reduced precision, which is recognised as such."""
 
-import os
 import re
-import signal
 from typing import Any
 
 import pytest
-import torch
 
 from conformance import Checkpoint, Result, check
-from conformance.benchmarks import platforms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.mistakes import MISTAKES
 from conformance.faults.precision import TF32_BITS
@@ -17,29 +13,6 @@ from conformance.faults.precision import TF32_BITS
 GOLDEN = "tiny"
 NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would leave$")
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
-
-
-class Ends:
-    """A candidate that ends the process."""
-
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-ends, broken = Ends(), Candidate([MISTAKES["gelu-variant"].at(0)])
-
-
-def test_a_setting_is_a_run_of_its_own_and_candidates_that_end_or_fail_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "nothing that torch knows")
-    of_all = platforms.run("default", ["making-bert", f"{__name__}:ends", f"{__name__}:broken"], [GOLDEN], ["float64"])
-    assert of_all.outcomes == {"pass": 1, "crash": 1, "fail": 1}
-    assert not of_all.conforms
-    assert platforms.Run({"pass": 1, "skip": 3}, (), 0.0).conforms
-    assert not platforms.Run({"skip": 3}, (), 0.0).conforms
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "aarch64"})
-    text = "\n".join(platforms.lines({"default": of_all, "oneDNN, AVX2": None}))
-    assert "broken on tiny, float64: " in text
-    assert "- oneDNN, AVX2 is not run: the CPU (aarch64) has no avx2" in text
 
 
 def _is_of_reduced_precision(result: Result) -> bool:
@@ -68,24 +41,3 @@ class Hidden:
 def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
     result = check(Hidden(Candidate([MISTAKES[plant].at(layer) for layer in range(2)])), GOLDEN, dtype="float32")
     assert (result.outcome, _is_of_reduced_precision(result)) == ("fail", reduced)
-
-
-def bfloat16(x: Any) -> Any:
-    return x.bfloat16().float()
-
-
-def attention_in_bfloat16(query: Any, key: Any, value: Any, attn_mask: Any = None, scale: float | None = None, **_: Any) -> Any:
-    """Attention as computed by a tiled kernel: products of bfloat16 operands, exponentials rounded before division by their sum."""
-    scores = bfloat16(query) @ bfloat16(key).mT * (scale or query.shape[-1] ** -0.5)
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
-    return bfloat16(exponentials) @ bfloat16(value) / exponentials.sum(-1, keepdim=True)
-
-
-def test_products_inside_a_fused_attention_kernel_are_recognised_as_reduced_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = torch.nn.functional
-    linear = functions.linear
-    monkeypatch.setattr(functions, "linear", lambda x, weight, bias=None: linear(bfloat16(x), bfloat16(weight), bias))
-    monkeypatch.setattr(functions, "scaled_dot_product_attention", attention_in_bfloat16)
-    assert _is_of_reduced_precision(check("hf-sdpa", "minilm", dtype="float32"))

@@ -1,9 +1,7 @@
-"""The tutorial's pre-training pipeline, from dialogues to a trained network: reading, sampling, resuming and learning."""
+"""The tutorial's pre-training pipeline, from dialogues to a trained network: reading, sampling and learning."""
 
 import math
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +9,13 @@ from tokenizers import Tokenizer
 
 from conformance import UsageError, check, golden_of, load_directory
 from conformance.implementations.demystified import demystified, wordpiece
-from conformance.implementations.demystified import run as runs
-from conformance.implementations.demystified.checkpoints import newest
-from conformance.implementations.demystified.corpus import split, tokenized
+from conformance.implementations.demystified.corpus import tokenized
 from conformance.implementations.demystified.curves import together
 from conformance.implementations.demystified.dialogues import CONVERSATIONS, LINES, OWN, dialogues
-from conformance.implementations.demystified.examples import Examples, permuted, shortened
-from conformance.implementations.demystified.network import IGNORED
+from conformance.implementations.demystified.examples import Examples
 from conformance.implementations.demystified.pretrain import main
-from conformance.implementations.demystified.run import pretrain, read_curve
+from conformance.implementations.demystified.run import pretrain
 from conformance.implementations.demystified.settings import Settings
-from conformance.implementations.demystified.trainer import Trainer
 
 ALPHA = 1e-6  # Probability of a false alarm; the seed is fixed.
 
@@ -78,102 +72,14 @@ class TestDialogues:
                 dialogues(tmp_path)
 
 
-def test_text_spelled_like_a_special_token_is_not_one() -> None:
-    tokenizer = wordpiece.trained(lambda: ["a [SEP] b", "[SEP] c"], 100)
-    assert (tokenized([["a [SEP] b", "[SEP] c", "a"]], tokenizer).ids > 4).all()
-
-
-class TestExamples:
-    def test_an_epoch_has_each_pair_once_in_a_different_order(self) -> None:
-        for n in (1, 2, 7, 64, 1000):
-            first, second = ([permuted(i, n, (0, epoch)) for i in range(n)] for epoch in (0, 1))
-            assert sorted(first) == sorted(second) == list(range(n))
-            assert n < 7 or (first != second and first != list(range(n)))
-
-    def test_a_pair_is_shortened_token_by_token_where_it_is_longer_and_at_the_second_of_two_equal_ones(self) -> None:
-        for first, second, length in product(range(1, 9), range(1, 9), range(2, 12)):
-            a, b = list(range(first)), list(range(second))
-            while len(a) + len(b) > length:
-                (a if len(a) > len(b) else b).pop()
-            kept = shortened(np.arange(first), np.arange(second), length)
-            assert [each.tolist() for each in kept] == [a, b]
-
-    def test_every_batch_has_at_least_one_label(self, examples: Examples) -> None:
-        assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
-
-
-class TestHeldOut:
-    def test_each_pair_is_on_one_side_of_the_split_and_none_crosses_it(self, examples: Examples) -> None:
-        c = examples.corpus
-        training, held_out = split(c, 0.1)
-        assert held_out is not None
-        assert training.size + held_out.size == c.size
-        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # Utterances of the longest conversation.
-        parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
-        assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
-
-    def test_a_single_conversation_has_nothing_held_out(self) -> None:
-        tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
-        whole = tokenized([["a", "b", "c", "a", "b", "c"]], tokenizer)
-        assert split(whole, 0.5) == (whole, None)
-
-    def test_held_out_utterances_that_are_all_equal_are_not_scored(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
-        rest = [*QUICK, str(tmp_path / "run")]
-        assert main([str(tmp_path), *rest]) == 0
-        said = capsys.readouterr().out
-        assert "training pairs:" in said
-        assert "held-out" not in said
-
-
 class TestRun:
-    def test_a_killed_and_resumed_run_has_the_same_curve_and_weights_bit_for_bit(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        whole, parts = tmp_path / "whole", tmp_path / "parts"
-        pretrain(small(), whole, 12, save_every=4)
-        step = Trainer.step
-
-        def interrupted(self: Trainer, batch: Any) -> Any:
-            if self.steps == 6:
-                raise KeyboardInterrupt
-            return step(self, batch)
-
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vars(small()).items() if name != "folder"]
-        rest = [*arguments, "--out", str(parts), "--steps", "12", "--save-every", "4"]
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "step", interrupted)
-            assert main(rest) == 130
-        assert newest(parts).name == "checkpoint-000000004"
-        assert main([*rest, "--resume"]) == 0
-        assert (parts / "curve.jsonl").read_bytes() == (whole / "curve.jsonl").read_bytes()
-        for file in ("model.safetensors", "training.safetensors"):
-            assert (newest(parts) / file).read_bytes() == (newest(whole) / file).read_bytes()
-
-    def test_a_run_interrupted_before_its_settings_are_written_starts_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupted(*_: object) -> None:
-            (tmp_path / "tokenizer.json").write_bytes(b"half")
-            raise KeyboardInterrupt
-
-        rest = [*QUICK, str(tmp_path)]
-        with monkeypatch.context() as patch:
-            patch.setattr(runs, "tokenized", interrupted)
-            assert main(rest) == 130
-        assert main([*rest, "--resume"]) == 0
-
-    def test_a_run_is_not_overwritten_and_not_resumed_with_other_settings(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        rest = [*QUICK, str(tmp_path / "run")]
-        assert main(rest) == 0
-        assert main(rest) == 2
-        assert "go on with --resume" in capsys.readouterr().err
-        assert main([*rest, "--resume", "--seed=1"]) == 2
-        assert "seed was 0" in capsys.readouterr().err
+    def test_a_run_is_repeated_bit_for_bit_and_never_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for name in ("first", "second"):
+            pretrain(small(), tmp_path / name, 6)
+        for file in ("curve.jsonl", "network/model.safetensors"):
+            assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+        assert main(["--out", str(tmp_path / "first")]) == 2
+        assert "choose another folder with --out" in capsys.readouterr().err
 
     def test_numbers_out_of_range_are_refused_before_anything_is_written(self, tmp_path: Path) -> None:
         for wrong in ("--steps=0", "--seed=-1", "--length=4", "--heads=3", "--batch-size=0"):
@@ -190,11 +96,11 @@ class TestRun:
         settings = Settings(
             str(some), vocabulary_size=300, length=24, batch_size=64, layers=1, hidden_size=64, heads=2, warmup_steps=30
         )
-        pretrain(settings, tmp_path, 150, save_every=150)
-        rows = read_curve(tmp_path)
+        out = tmp_path / "run"
+        rows = pretrain(settings, out, 150)
         first, last = together(rows[:50]), together(rows[-50:])
         conversations, _ = dialogues(some)
-        corpus = tokenized(conversations, Tokenizer.from_file(str(tmp_path / "tokenizer.json")))
+        corpus = tokenized(conversations, Tokenizer.from_file(str(out / "network" / "tokenizer.json")))
         ids = corpus.ids
         frequencies = np.bincount(ids) / ids.size
         entropy = float(-(frequencies[frequencies > 0] * np.log(frequencies[frequencies > 0])).sum())
@@ -203,11 +109,11 @@ class TestRun:
         assert last.p_value < ALPHA < first.p_value
         said = f"last 50 steps, training pairs: {last}"
         assert said in capsys.readouterr().out
-        page = (tmp_path / "curve.html").read_text()
+        page = (out / "curve.html").read_text()
         assert said in page
         assert page.count("<polyline") == 4
-        checkpoint = load_directory(newest(tmp_path))
+        checkpoint = load_directory(out / "network")
         assert checkpoint.architecture.heads == ("plain_masked_lm", "plain_next_sentence")
-        vocabulary = tuple((newest(tmp_path) / "vocab.txt").read_text().split("\n")[:-1])
+        vocabulary = tuple((out / "network" / "vocab.txt").read_text().split("\n")[:-1])
         examples = Examples(corpus, vocabulary, 24, 0)
         assert check(demystified, golden_of("trained", checkpoint, {"batch": examples.batch(0, 4)})).outcome == "pass"

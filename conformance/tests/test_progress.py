@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance import check, golden_of, load_golden
-from conformance.checks.check import Plan, Request
-from conformance.checks.run_check import run_check
 from conformance.cli.progress_display import progress
-from conformance.implementations.making_bert import making_bert
-from conformance.progress import part, report_progress, watched
+from conformance.progress import report_progress
 from conformance.tests.commands import Command
-from conformance.tests.lawless import BROKEN
 
 _ERASED = re.compile(r"\x1b\[2K")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -69,16 +64,6 @@ def test_a_hostile_name_is_escaped_and_the_last_state_is_cleared(capsys: pytest.
     assert capsys.readouterr().err == "1/1 \\x1b[31mx\\n on tiny: pass, 1.0 s\n"
 
 
-def test_progress_never_decreases() -> None:
-    terminal = Terminal()
-    with progress(2, terminal.console) as shown, shown.case("good on tiny"):
-        done = []
-        for fraction in (0.2, 0.8, 0.1, 2.0):
-            report_progress("", fraction)
-            done.append(shown._display.tasks[0].completed)
-    assert done == [0.2, 0.8, 0.8, 1.0]
-
-
 def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,38 +75,3 @@ def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
     assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)
     assert re.fullmatch(r"2/2 demystified-as-written on tiny, cpu, float32: skip, \d+\.\d s", second)
     assert {case["check"]["implementation"] for case in json.loads(ended.out)["cases"]} == {"making-bert", "demystified-as-written"}
-
-
-def test_a_judgement_reports_every_activation_in_order_in_equal_parts_for_its_batches() -> None:
-    tiny = load_golden("tiny")
-    (batch,) = tiny.batches.values()
-    golden = golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})
-    reported: list[tuple[str, float]] = []
-    with watched(lambda *what: reported.append(what)):
-        assert check(making_bert, golden, depth="screen").conforms
-    names, done = zip(*reported, strict=True)
-    assert {"embeddings.word_embeddings", "encoder.layer.1.attention.self.probs"} <= set(names)
-    assert list(done) == sorted(done)
-    assert (done[0], 0.9 < done[-1] < 1.0) == (0.0, True)
-    first, second = done[: len(done) // 2], done[len(done) // 2 :]
-    assert first == pytest.approx([part - 0.5 for part in second])
-
-
-def test_a_search_reports_the_current_example_and_a_failure() -> None:
-    reported: list[str] = []
-    with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
-        run_check(Request.of(making_bert, "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
-        well = len(reported)
-        run_check(Request.of(BROKEN["padding-length"], "tiny", "cpu", "float32", "padding-length", plan=Plan(5)))
-    assert reported[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
-    assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]
-
-
-def test_reports_without_a_listener_are_ignored() -> None:
-    with part(0, 2):
-        report_progress("unheard", 0.5)
-    heard: list[tuple[str, float]] = []
-    with watched(lambda *what: heard.append(what)), part(1, 2), part(1, 2):
-        report_progress("heard", 0.5)
-    report_progress("unheard", 0.5)
-    assert heard == [("heard", 0.875)]

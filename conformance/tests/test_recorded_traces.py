@@ -21,11 +21,9 @@ from conformance.checks import candidate_device
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.glossary.entry import documentation
-from conformance.goldens.manifest import manifest
 from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
 from conformance.results.file import read_results
-from conformance.suite.parametrize import bound_checks
 
 TINY = load_golden("tiny")
 TAMPERED = "encoder.layer.1.attention.output.dense"
@@ -142,16 +140,6 @@ def test_a_requested_golden_with_other_weights_is_an_error(tmp_path: Path) -> No
     assert outcomes(path) == ["error"]
 
 
-def test_without_a_golden_the_suite_judges_a_trace_on_the_traces_own(tmp_path: Path) -> None:
-    path = Foreign().saved(tmp_path / "trace.safetensors")
-    bound = bound_checks([RecordedTrace(path), making_bert], checks=["values", "padding-length"])
-    goldens = {
-        name: {b.request.case.golden for b in bound if b.request.case.implementation == name}
-        for name in (path.name, making_bert.name)
-    }
-    assert goldens == {path.name: {"tiny"}, making_bert.name: set(manifest())}
-
-
 def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
     """A bfloat16 trace recorded on an accelerator, according to its metadata."""
     foreign = Foreign("bfloat16")
@@ -196,6 +184,17 @@ def test_an_altered_activation_also_of_an_absent_device_fails_at_its_place_and_i
         runpy.run_path(str(left))
 
 
+def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
+    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
+    assert main(["trace", "making-bert", "-o", str(own)]) == 0
+    assert run(here, "-i", str(own)) == 2
+    assert "different inputs of tiny" in capsys.readouterr().err
+
+
 VIEWS = ("outputs", "stages", "moments")
 
 
@@ -213,14 +212,3 @@ def test_the_checks_of_a_part_of_a_trace_know_that_it_is_a_trace(tmp_path: Path,
         golden = recorded_on(RecordedTrace(path).recorded)
         results = [check(str(path), golden, device, dtype, check=name) for name in VIEWS]
         assert [(found.outcome, found.reason) for found in results] == [("pass", "")] * len(VIEWS)
-
-
-def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
-    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
-    assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
-    assert main(["trace", "making-bert", "-o", str(own)]) == 0
-    assert run(here, "-i", str(own)) == 2
-    assert "different inputs of tiny" in capsys.readouterr().err

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, Batch, Checkpoint, Golden, check, golden_of, load_golden, trace
-from conformance.judge.narrower_format import format_of, narrower_format
-from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
 LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
@@ -30,30 +28,6 @@ def test_the_format_whose_rounding_explains_the_residual_is_reported(dtype: str,
     rendered = " ".join(str(check(_last_state(dtype), "tiny")).split())
     assert SAID.format(dtype) in rendered
     assert SAID.format(other) not in rendered
-
-
-def test_steps_without_a_product_have_no_form_of_rounding_and_are_judged_by_their_size_alone() -> None:
-    """Embeddings computed in bfloat16 of which only the norm is exposed."""
-    tiny, name = load_golden("tiny"), "embeddings.LayerNorm"
-    network = Network(tiny.checkpoint.architecture, tiny.checkpoint.weights, tiny.batches["padded"])
-    segment, judged = Segment(network, name, {}), np.ones((*network.batch.mask.shape, 1), bool)
-    assert not segment.is_single_step
-    actual = FORMATS["bfloat16"].round(segment.value)
-    assert narrower_format(segment, actual, np.broadcast_to(judged, actual.shape), FORMATS["float32"], 8.0) == ()
-
-
-def test_an_error_in_one_weight_of_the_same_size_is_said_to_be_possible_too() -> None:
-    """The pooler's weight times 1.003, of which only the logits are exposed."""
-    tiny = load_golden("tiny").checkpoint.architecture.with_(num_labels=16)
-    rng = np.random.default_rng(0)
-    weights = {name: 0.2 * rng.standard_normal(shape) for name, shape in parameter_shapes(tiny).items()}
-    ids = rng.integers(1, tiny.vocab_size, (1, 8))
-    network = Network(tiny, weights, Batch(ids, np.zeros_like(ids), np.ones_like(ids)))
-    wrong = replace(network, weights={**weights, POOLER: 1.003 * weights[POOLER]})
-    segment, actual = Segment(network, "classifier", {LAST: dict(network.walk())[LAST]}), dict(wrong.walk())["classifier"]
-    sentence, *_ = narrower_format(segment, actual, np.ones(actual.shape, np.bool_), FORMATS["float32"], 8.0)
-    assert "a small error in one equation or weight may leave as much" in sentence
-    assert format_of(sentence)
 
 
 @pytest.mark.parametrize("times", [1e-2, 30.0])

@@ -1,10 +1,8 @@
 """A registration that does not fit is an error, reported once; unusual registrations that fit are judged."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,32 +14,26 @@ from torch import nn
 from conformance import (
     Architecture,
     Batch,
-    Layout,
     OutputMap,
     Tap,
     TorchImplementation,
     Unsupported,
     UsageError,
     check,
-    load_golden,
     per_head,
     permuted,
     read_results,
-    transposed,
 )
 from conformance.candidates.lookup import resolved
-from conformance.candidates.registry import as_implementation, load_implementation
-from conformance.candidates.torch_state import restored, settings_now
+from conformance.candidates.registry import as_implementation
 from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
-from conformance.errors import CandidateNameError, PluginError
+from conformance.errors import CandidateNameError
 from conformance.implementations.making_bert import making_bert
-from conformance.mapping.mapped import MappedModule
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.suite.parametrize import BoundCheck, CheckError
 
-CHECKPOINT = load_golden("tiny").checkpoint
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
 OURS = "transformer.{layer}.attention.attention.project_query.weight"
 
@@ -82,25 +74,6 @@ def test_a_weight_of_heads_in_and_d_is_packed_by_permuted_and_other_axes_do_not_
     assert outcome == "pass" or "transformer.0.attention.attention.project_query.weight" in result.reason
 
 
-@pytest.mark.parametrize("layout", [permuted(per_head("q"), (2, 0, 1)), transposed(per_head("q")), permuted("q", (1, 0))])
-def test_unpacking_a_permuted_parameter_restores_it_and_other_axes_are_refused(layout: Layout) -> None:
-    weight = np.arange(32.0 * 32).reshape(32, 32)
-    (back,) = layout.unpack(layout.pack([weight], CHECKPOINT.architecture), [(32, 32)], CHECKPOINT.architecture)
-    assert (back == weight).all()
-    with pytest.raises(UsageError, match=r"the axes \(0, 0\), expected each of 0 to n - 1 once"):
-        permuted("q", (0, 0))
-
-
-def test_errors_that_differ_by_layer_are_listed_for_the_first_and_last_layer_and_an_asterisk_is_explained() -> None:
-    parameters = {ours: theirs for ours, theirs in making_bert.parameters.items() if "project_query" not in ours}
-    lines = check(replace(making_bert, parameters={**parameters, "transformer.*": "bert.*"}), "deep").reason.splitlines()
-    query = "transformer.{}.attention.attention.project_query.weight"
-    (at,) = (i for i, line in enumerate(lines) if query.format(0) in line)
-    assert lines[at + 1].strip() == "… and 10 more like it, to:"
-    assert query.format(11) in lines[at + 2]
-    assert "unknown parameter: bert.*; each tensor is mapped by its name, in which {layer} stands for each layer" in lines[1]
-
-
 def _with_a_head_more(model: Any) -> None:
     model.next_token = nn.Linear(32, 2)
 
@@ -119,58 +92,6 @@ def test_an_ignored_parameter_with_an_effect_fails_at_its_place() -> None:
     result = check(changed(_with_a_head_more_that_acts, ignored=("next_token.*",)))
     assert result.outcome == "fail"
     assert {v.activation for v in result.origins} == {"cls.predictions.transform.dense"}
-
-
-class _Moving(nn.Module):
-    """A module whose `to` takes one argument and returns nothing, as TransformerLens's takes one."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.moved = model, []
-
-    def to(self, device_or_dtype: Any, print_details: bool = True) -> None:  # type: ignore[override]
-        self.moved.append(device_or_dtype)
-        super().to(device_or_dtype)
-
-
-def test_a_module_that_overrides_to_is_moved_by_its_own_method() -> None:
-    prefixed = {f"model.{name}": value for name, value in making_bert.parameters.items()}
-    tapped = {
-        replace(tap, path=f"model.{tap.path}") if isinstance(tap, Tap) else f"model.{tap}": name
-        for tap, name in making_bert.activations.items()
-    }
-    moving = replace(
-        making_bert,
-        build=lambda a: _Moving(making_bert.build(a)),
-        parameters=prefixed,
-        activations=tapped,
-        call=lambda moving, batch: making_bert.call(moving.model, batch),
-    )
-    assert check(moving, dtype="bfloat16").outcome == "pass"
-    module: Any = moving.module(CHECKPOINT, dtype="bfloat16")
-    assert module.moved[-2:] == [torch.bfloat16, torch.device("cpu")]
-
-
-def test_a_checkpoint_accepts_torchs_dtypes_and_devices() -> None:
-    by_name, by_object = CHECKPOINT.state_dict("bfloat16", "cpu"), CHECKPOINT.state_dict(torch.bfloat16, torch.device("cpu"))
-    assert by_name.keys() == by_object.keys()
-    assert all(by_object[name].dtype == torch.bfloat16 and torch.equal(by_object[name], by_name[name]) for name in by_name)
-
-
-@pytest.mark.parametrize("attribute", ["supports", "supported"])
-def test_an_object_with_prepare_may_state_what_it_does_not_support_under_either_name(attribute: str) -> None:
-    def only_float32(architecture: Architecture, device: str, dtype: str) -> str | None:
-        return None if dtype == "float32" else "it is for float32"
-
-    candidate = SimpleNamespace(prepare=making_bert.prepare, **{attribute: only_float32})
-    assert check(candidate).outcome == "pass"
-    refused = check(candidate, dtype="bfloat16")
-    assert (refused.outcome, refused.declared, refused.reason) == ("skip", False, "it is for float32")
-
-
-def test_a_function_that_can_be_called_like_prepare_is_a_candidate() -> None:
-    for function in (lambda checkpoint, device, dtype: None, lambda *given: None, lambda a, b, c, d=0: None):
-        assert as_implementation(function).prepare is function
 
 
 @pytest.mark.parametrize("function", [lambda a: None, lambda vocab, hidden, layers, heads: None])
@@ -215,7 +136,6 @@ def test_a_function_receives_filled_numpy_batches_in_every_search_and_refuses_wh
 
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
-other_unfit = replace(making_bert, activations={**making_bert.activations, "embedding.tokenz": "embeddings.LayerNorm"})
 _WITHOUT_DECODER = {tap: name for tap, name in making_bert.activations.items() if name != "cls.predictions.decoder"}
 _UNFIT: dict[str, Any] = {  # by words of the reason
     "no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?": unfit,
@@ -267,13 +187,6 @@ def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_preve
     assert read_results(tmp_path / "results.jsonl").footer == results.footer
 
 
-def test_different_errors_are_each_reported(tmp_path: Path) -> None:
-    names = [f"-i=conformance.tests.test_registration:{name}" for name in ("unfit", "other_unfit")]
-    assert main(["run", *names, "--golden", "tiny", "--in-process", "--out", str(tmp_path)]) == 1
-    rendered = REPORT_FORMATS["text"].of_results(read_results(tmp_path / "results.jsonl"))
-    assert [words in rendered for words in ("layer_norn", "tokenz", "the same error")] == [True, True, False]
-
-
 def test_in_pytest_it_is_an_error_and_not_a_failure_to_conform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conformance.suite.parametrize.record", lambda *_: None)  # This session counts no checks.
     bound = BoundCheck(Request.of(unfit))
@@ -288,43 +201,3 @@ def test_an_object_that_is_not_in_a_file_is_answered_with_its_candidates(tmp_pat
     )
     with pytest.raises(CandidateNameError, match=r"it has Bert, Engine$"):
         resolved(f"{tmp_path / 'mine.py'}:nosuch")
-
-
-@pytest.mark.parametrize(("raised", "said"), [("MemoryError", "MemoryError"), ("OSError('disk')", "OSError: disk")])
-def test_an_object_with_an_attribute_that_raises_could_not_be_loaded(raised: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(f"class Engine:\n    @property\n    def prepare(self): raise {raised}\nengine = Engine()\n")
-    with pytest.raises(PluginError, match=rf"mine\.py:engine could not be loaded: {re.escape(said)}$"):
-        load_implementation(f"{tmp_path / 'mine.py'}:engine")
-
-
-def test_a_function_that_builds_a_module_from_sizes_is_mapped_although_it_could_be_called_with_three_arguments() -> None:
-    def build(vocab_size: int = 53, hidden_size: int = 24, num_layers: int = 2, num_heads: int = 4) -> nn.Module:
-        return nn.Embedding(vocab_size, hidden_size)
-
-    assert isinstance(as_implementation(build), MappedModule)
-
-
-def test_a_candidate_that_refuses_the_config_that_is_not_changed_gets_the_result_of_its_check() -> None:
-    """The check judged the network without dropout; the run for the files that reproduce the failure is another one."""
-
-    def without_dropout(checkpoint: Any, device: str, dtype: str) -> Any:
-        if checkpoint.architecture.hidden_dropout_prob:
-            raise Unsupported("there is no dropout")
-        wrong = iter([("bert.pooler.dense.bias.grad", torch.zeros(3))])
-        return SimpleNamespace(trainer=lambda training: lambda batch: wrong, __call__=lambda batch: {})
-
-    assert check(without_dropout, "tiny", check="optimizer-step").outcome in ("fail", "crash", "error")
-
-
-def test_torchs_newer_setting_of_float32_precision_is_restored() -> None:
-    before = settings_now()
-    with restored():
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-        with pytest.raises(RuntimeError):
-            torch.get_float32_matmul_precision()
-    assert settings_now() == before
-
-
-def test_a_file_with_a_dot_in_its_name_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "my.bert.py").write_text("from conformance.implementations.making_bert import making_bert as own")
-    assert resolved(f"{tmp_path / 'my.bert.py'}:own") is making_bert

@@ -9,16 +9,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from conformance.names import printable
-from conformance.report.axis import sigma
-from conformance.report.coverage_sentences import exclusions
 from conformance.report.document import ROWS, Document, Span, escaped, markdown
 from conformance.report.drawings import HeatMap, HeatStrip, Points, drawn
 from conformance.report.page import page
-from conformance.report.places import network
 from conformance.report.terminal import plain
-from conformance.results.case import Case
-from conformance.results.records import Sensitivity
-from conformance.tests.sample_records import activation
 
 TEXTS = st.lists(
     st.one_of(
@@ -79,22 +73,3 @@ def test_a_page_alone_has_drawings_and_all_rows() -> None:
 @pytest.mark.parametrize("drawing", DRAWINGS)
 def test_a_drawing_is_on_one_line_and_can_be_in_a_cell(drawing: Points) -> None:
     assert not re.search(r"[\n|]", drawn(drawing))
-
-
-def test_a_mistake_whose_effect_rounding_hides_completely_is_listed_as_without_effect_there() -> None:
-    place = "encoder.layer.0.attention.self.probs"
-    _, missed = exclusions([Sensitivity("mask-added-raw", place, z, 4, 6) for z in (0.0, 3.25)])
-    for effect in ("no effect beyond rounding", "expected z = 3.2"):
-        assert f"mask-added-raw (2 of 6 steps, {effect} at {place})" in missed
-
-
-def test_the_parts_of_a_failing_network_count_steps_that_are_right_given_their_own_inputs() -> None:
-    steps = {"output.dense": 9.0, "output.LayerNorm": 0.5}
-    wrong, right = (activation(Case("a", "b"), f"encoder.layer.0.{name}", rms) for name, rms in steps.items())
-    for found, counts in ((network([wrong, right]), ": 1 wrong, 1 right, given their own inputs"), (network([right]), ": 1 right")):
-        ((title, *_),) = found
-        assert title.endswith(counts)
-
-
-def test_a_sigma_has_three_digits_and_no_negative_zero() -> None:
-    assert [sigma(x) for x in (174345.42, 0.5, -0.0)] == ["1.74e+05 σ", "0.5 σ", "0 σ"]

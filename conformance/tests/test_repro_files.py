@@ -2,9 +2,7 @@
 
 import ast
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -122,81 +120,11 @@ def test_replay_runs_the_failures_of_a_results_file(name: str, left: Path, comma
     assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
 
 
-def test_a_results_file_without_a_failure_has_nothing_to_replay(tmp_path: Path, command: Command) -> None:
-    run = ("run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--in-process", "--out", tmp_path)
-    assert command(*run).code == 0
-    ended = command("replay", tmp_path / "results.jsonl")
-    assert (ended.code, "nothing failed there" in ended.err) == (2, True)
-
-
 def test_the_record_has_the_smallest_batch(left: Path) -> None:
     (check,) = read_results(left / "leaking" / "results.jsonl").checks
     assert check.counterexample
     found = check.counterexample
     assert (found.network, len(found.batch["input_ids"]), found.variation["tokens"], len(found.runs)) == ("tiny", 1, 1, 2)
-
-
-def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}", "CI": "1"}
-    return run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, folder=folder, environment=environment)
-
-
-TEST = '''"""Somebody's own test."""
-
-import pytest
-from conformance import parametrize_with_checks
-from conformance.tests.lawless import BROKEN
-
-leaking = BROKEN["padding-length"]
-
-
-@parametrize_with_checks([leaking], goldens=["tiny"], checks=["padding-length"])
-def test_bert(check):
-    check()
-'''
-
-
-def test_the_line_in_the_script_adds_the_example_to_a_test(left: Path, tmp_path: Path) -> None:
-    script = _left(left / "leaking").read_text("utf-8")
-    line = "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)"
-    assert f"# In a test, above parametrize_with_checks: {line}\n" in script
-    added = TEST.replace("@parametrize", f"{line}\n@parametrize").replace("import pytest", "import conformance")
-    (tmp_path / "test_own.py").write_text(added, "utf-8")
-    # The stored example is tried first, unchanged, and is enough.
-    done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
-    assert "1 failed" in done.stdout
-    (check,) = read_results(tmp_path / "again" / "results.jsonl").checks
-    assert check.tried == 1
-
-
-def _outcomes(*files: Path) -> list[tuple[str, ...]]:
-    checks = [check for file in files for check in read_results(file).checks]
-    return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
-
-
-def test_two_workers_give_the_results_of_one_process(tmp_path: Path) -> None:
-    """The shipped suite also accepts its options alone and under xdist."""
-    options = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "2", "--bert-dtype", "float32")
-    suite = ("--pyargs", "conformance.suite", *options, "--bert-dtype", "bfloat16", "-k", "values or (float32 and ids-refused)")
-    for done in (_pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two"), _pytest(tmp_path, *suite, "--bert-out", "one")):
-        assert done.returncode == 0, done.stdout
-    outcomes = _outcomes(*sorted((tmp_path / "two").glob("results-*.jsonl")))
-    assert outcomes == _outcomes(tmp_path / "one" / "results.jsonl")
-    assert {check for _, _, check, *_ in outcomes} >= {"values", "ids-refused"}
-
-
-@pytest.mark.parametrize(
-    "implementation", ["{folder}/adaptor.py:made", "conformance.tests.third_party_models.mistaken:FirstNormBert"]
-)
-def test_the_script_of_a_function_in_a_file_and_of_a_class_of_modules_reproduces_the_failure(
-    implementation: str, tmp_path: Path, command: Command
-) -> None:
-    (tmp_path / "adaptor.py").write_text(f"from {HERE} import halved\n\nmade = lambda *arguments: halved.prepare(*arguments)\n")
-    name = implementation.format(folder=tmp_path)
-    run = ("run", "-i", name, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", tmp_path)
-    assert command(*run).code == 1
-    done = run_python(str(_left(tmp_path)))
-    assert (done.returncode, "off by" in done.stdout) == (1, True), done.stderr
 
 
 HOSTILE_NAMES = (
@@ -230,14 +158,6 @@ CALLS = {
     "sys.path.insert", "load_golden", "load_directory", "load_implementation", "Path", "candidate.prepare", "dict", "runner",
     "Batch.of", "run", "float", "print", "abs", "SystemExit", "getattr", "prepared", "Batch.of(inputs).on",
 }  # fmt: skip
-
-
-def test_files_of_names_that_differ_in_unusual_characters_have_different_paths(tmp_path: Path) -> None:
-    names = ("a:b", "a/b", "a_b", "a b", "ä", "ö", "x" * 300, "x" * 301, "\ud800")
-    paths = {script_path(Case(name, "tiny"), tmp_path) for name in names}
-    assert len(paths) == len(names)
-    for path in paths:
-        path.write_bytes(b"")
 
 
 def test_a_script_that_cannot_be_written_or_removed_is_reported_and_the_result_is_kept(
@@ -286,20 +206,3 @@ def test_a_failure_that_cannot_be_replayed_does_not_stop_the_others(tmp_path: Pa
     assert (can.case.check, can.case.golden, can.outcome) == ("values", "tiny", "fail")
     assert main(["replay", str(tmp_path / "out" / "results.jsonl")]) == 2
     assert "does not conform" in capsys.readouterr().out
-
-
-def test_a_failure_of_a_candidate_in_a_file_is_replayed_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, other = tmp_path / "home", tmp_path / "other"
-    for folder in (home, other):
-        folder.mkdir()
-    (home / "moved.py").write_text(
-        "from conformance.tests.planted_mistakes import MadeOf\n\n"
-        f"bad = MadeOf(lambda found: {{n: v * (2 if n == {LAST!r} else 1) for n, v in found.items()}})\n"
-    )
-    monkeypatch.chdir(home)
-    assert main(["run", "-i", "moved.py:bad", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", "out"]) == 1
-    monkeypatch.chdir(other)
-    (again,) = replayed(home / "out" / "results.jsonl")
-    assert (again.outcome, again.case.implementation) == ("fail", f"{home / 'moved.py'}:bad")

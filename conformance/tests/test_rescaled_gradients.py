@@ -1,4 +1,4 @@
-"""Training loops that change their gradients between the backward pass and clipping."""
+"""Training loops that change their gradients between the backward pass and clipping, or do not train every parameter."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from conformance import Training, captured_step, load_golden
+from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import Loop, loss
 from conformance.benchmarks.training.measure import gradients_alone, of_few
 from conformance.checks.check import Plan, Request
@@ -91,18 +91,10 @@ def _divided(model: Any, training: Training) -> Any:
     return Loop(backward=backward, clip=_dividing(lambda: counts[-1]))(model, training)
 
 
-def _assigned(model: Any, batch: Any) -> None:
-    """Assign the gradients of `torch.autograd.grad` to `.grad`."""
-    every = list(model.parameters())
-    for p, gradient in zip(every, torch.autograd.grad(loss(model, batch), every), strict=True):
-        p.grad = gradient
-
-
 CORRECT: Mapping[str, Callable[[Any, Training], Any]] = {
     "unscaled, then clipped": _scaled(lambda *given: nn.utils.clip_grad_norm_(*given)),
     "unscaled, then clipped by a function imported before": _scaled(clip_by_name),
     "divided by the number of labelled tokens": _divided,
-    "by torch.autograd.grad": Loop(backward=_assigned),
 }
 
 
@@ -126,15 +118,39 @@ def test_gradients_of_another_scale_are_named_as_scaled(train: Callable[[Any, Tr
     assert any(f"the gradient is {times} times" in verdict.reason for verdict in result.failures), str(result)
 
 
-def test_a_backward_pass_after_clipping_replaces_the_gradient_and_the_functions_are_restored() -> None:
-    net, own = nn.Linear(1, 1, bias=False), (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)
-    x = torch.ones(1, 1)
+# Parameters that a training loop does not train.
 
-    def step() -> None:
-        output: Tensor = net(x).sum()
-        torch.autograd.backward(output, retain_graph=True)
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        torch.autograd.backward(output)
 
-    assert dict(captured_step(net, step))["weight.grad"].item() == pytest.approx(1.5, abs=1e-5)
-    assert own == (nn.utils.clip_grad_norm_, torch.amp.GradScaler.unscale_)
+def freezing(is_frozen: Callable[[str], bool]) -> Callable[[Any, Training], Callable[[Any], None]]:
+    """Return a loop that does not train some parameters of `making-bert`."""
+
+    def train(model: Any, training: Training) -> Callable[[Any], None]:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not is_frozen(name))
+        return Loop()(model, training)
+
+    return train
+
+
+def judged(train: Callable[[Any, Training], Callable[[Any], None]], *frozen: str) -> Result:
+    """Return the judgement of the gradients of a loop."""
+    candidate = replace(making_bert, train=train, frozen=frozen, name="freezing")
+    return check_values(Request.of(candidate, load_golden("tiny"), plan=Plan(depth="screen")), gradients_alone)
+
+
+FROZEN: dict[str, Callable[[str], bool]] = {
+    "and 34 more have no gradient": lambda name: not name.startswith("lm_head"),
+    "bert.encoder.layer.0.output.dense.bias has no gradient": lambda name: name == "transformer.0.residual.mlp2.bias",
+}
+
+
+@pytest.mark.parametrize("said", FROZEN)
+def test_parameters_that_are_silently_frozen_are_named_as_not_trained(said: str) -> None:
+    result = judged(freezing(FROZEN[said]))
+    assert result.outcome == "fail"
+    assert said in result.failures[0].reason
+
+
+def test_parameters_that_are_declared_as_frozen_are_not_judged() -> None:
+    result = judged(freezing(lambda name: name.startswith("transformer.0.")), "transformer.0.*")
+    assert result.conforms, str(result)

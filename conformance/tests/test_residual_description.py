@@ -156,8 +156,3 @@ EXTENTS: dict[str, tuple[str, str, Change]] = {
 def test_the_place_and_the_size_of_the_error_are_reported() -> None:
     for case, (place, words, change) in EXTENTS.items():
         assert words in said_of(place, change), (case, said_of(place, change))
-
-
-def test_every_step_of_the_network_can_be_described() -> None:
-    for name in _observed("float32")[0].table:
-        assert said_of(name, lambda s: 1.01 * s.value + 0.01)

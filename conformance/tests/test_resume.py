@@ -127,16 +127,6 @@ scaled = Scaled()
 """
 
 
-@pytest.fixture
-def arguments(tmp_path: Path) -> list[str]:
-    """The arguments of a run of a candidate in a file, with a module beside it, on a checkpoint; each test has its own files."""
-    folder = tmp_path / "candidate"
-    folder.mkdir()
-    (folder / "scaled.py").write_text(CANDIDATE)
-    (folder / "beside.py").write_text("factor = 1.0\n")
-    return ["-i", f"{folder / 'scaled.py'}:scaled", "--checkpoint", str(_write(tmp_path / "bert")), "--depth", "screen"]
-
-
 def _edited(folder: Path, file: str, old: str, new: str) -> None:
     (folder / file).write_text((folder / file).read_text().replace(old, new))
 
@@ -205,17 +195,6 @@ def test_two_runs_do_not_write_into_one_folder(folder: Path, command: Command) -
     assert ((folder / "results.jsonl").read_bytes(), (folder / "report.html").exists()) == (before, True)
 
 
-def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, command: Command) -> None:
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / "results.jsonl").symlink_to(tmp_path / "precious")
-    ended = command(*RUN, "--out", tmp_path)
-    assert (ended.code, "it is a link" in ended.err, (tmp_path / "precious").read_text()) == (2, True, "kept")
-    (tmp_path / "results.jsonl").unlink()
-    os.mkfifo(tmp_path / "results.jsonl")
-    ended = command(*RUN, "--out", tmp_path)
-    assert (ended.code, "is not a regular file" in ended.err) == (2, True)
-
-
 def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_traceback(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
     arguments += ["--golden", "tiny", "--out", str(tmp_path)]
@@ -231,3 +210,14 @@ def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_trac
     assert f"the end of {results}: it was cut short after 1 of 2 checks" in " ".join(out.split())
     assert f"1 of 2 checks are in {results}; the same command with --resume runs the rest" in error
     assert "Traceback" not in error
+
+
+def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "results.jsonl").symlink_to(tmp_path / "precious")
+    ended = command(*RUN, "--out", tmp_path)
+    assert (ended.code, "it is a link" in ended.err, (tmp_path / "precious").read_text()) == (2, True, "kept")
+    (tmp_path / "results.jsonl").unlink()
+    os.mkfifo(tmp_path / "results.jsonl")
+    ended = command(*RUN, "--out", tmp_path)
+    assert (ended.code, "is not a regular file" in ended.err) == (2, True)

@@ -16,8 +16,7 @@ from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import keep
 from conformance.implementations.making_bert import making_bert
-from conformance.model.directory import files_of
-from conformance.model.files import ARRAYS, open_safetensors, private_copy, read_pickle, stamps_of
+from conformance.model.files import ARRAYS, open_safetensors, private_copy, read_pickle
 from conformance.results.file import read_results
 from conformance.tests.test_own_checkpoints import _write
 
@@ -100,21 +99,6 @@ def test_a_candidate_that_changes_its_checkpoint_and_any_that_comes_after_it_get
     shutil.rmtree(folder)
     _write(folder)  # as the message says
     assert judged(making_bert).outcome == "pass"
-
-
-def test_a_file_of_a_folder_of_sentence_transformers_has_another_stamp_after_it_changed(tmp_path: Path) -> None:
-    (tmp_path / "0_Transformer").mkdir()
-    file = tmp_path / "0_Transformer" / "config.json"
-    file.write_text("{}")
-    before = stamps_of(files_of(tmp_path))
-    file.write_text("{ }")
-    assert stamps_of(files_of(tmp_path)) != before
-
-
-def test_a_golden_that_is_open_keeps_the_weights_that_it_was_opened_with(folder: Path) -> None:
-    golden, whole = from_directory(folder), from_directory(folder).checkpoint.digest
-    truncated(folder)
-    assert golden.checkpoint.digest == whole
 
 
 def test_a_pickle_and_a_link_are_copied_as_well(folder: Path, tmp_path: Path) -> None:

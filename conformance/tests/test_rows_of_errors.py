@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import check, load_golden
-from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, distribution_of
+from conformance import load_golden
 from conformance.judge.global_error import error_role
 from conformance.judge.judged_elements import Repeats
 from conformance.judge.observation import Observation
-from conformance.model.activation import HIDDEN, Activation
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import hypotheses
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS
 from conformance.numerics.thresholds import rms_threshold, smallest_rms
 from conformance.oracle import Network
-from conformance.tests.planted_mistakes import Planted, epsilon
 
 ALPHA, DRAWS = 1e-3, 100_000
 # Numbers of elements of the rows; errors that a whole row shares have as many squares that are equal.
@@ -104,62 +101,3 @@ def _role(direction: tuple[float, float] | None) -> str | None:
 
 def test_a_step_amplifies_errors_along_its_weight_and_attenuates_those_across_it() -> None:
     assert [_role(direction) for direction in (None, (1.0, 0.0), (1e-3, 1.0))] == [None, "amplifier", "attenuator"]
-
-
-SHAPE, HEAD_SIZE = (2, 5, 12), 4
-QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
-
-
-def _spread(scaled: Array, judged: Array | None = None) -> ErrorDistribution:
-    judged = np.ones(scaled.shape, bool) if judged is None else judged
-    return distribution_of(QUERY, scaled, judged, "sigma", HEAD_SIZE, fails=True)
-
-
-def test_a_strip_shows_the_row_position_feature_and_head_that_is_wrong() -> None:
-    scaled = np.zeros(SHAPE)
-    scaled[1, 3, 9] = 100.0
-    spread = _spread(scaled)
-    hot = {s.axis: [i for i, v in enumerate(s.values) if v and v > 1.0] for s in spread.strips}
-    assert hot == {"batch row": [1], "position": [3], "feature": [9], "head": [2]}
-    assert [(r, i) for r, row in enumerate(spread.tokens) for i, v in enumerate(row) if v] == [(1, 3)]
-
-
-def test_elements_that_are_not_judged_are_neither_counted_nor_shown() -> None:
-    scaled, judged = np.full(SHAPE, 2.0), np.ones(SHAPE, bool)
-    scaled[0, 4], judged[0, 4] = 1e9, False
-    judged[1, 4] = False
-    spread = _spread(scaled, judged=judged)
-    assert sum(spread.counts) == judged.sum()
-    assert spread.counts[-1] == 0
-    position = next(s for s in spread.strips if s.axis == "position")
-    assert position.values[:4] == (2.0, 2.0, 2.0, 2.0)
-    assert position.values[4] is None
-
-
-def test_each_residual_is_counted_in_its_bin_and_one_that_is_not_finite_in_the_last() -> None:
-    for value, index in ((-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)):
-        counts = _spread(np.full(SHAPE, value)).counts
-        assert (len(counts), counts[index]) == (2 * REACH / STEP + 2, np.prod(SHAPE))
-    scaled = np.zeros(SHAPE)
-    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
-    spread = _spread(scaled)
-    assert (spread.counts[0], spread.counts[-1]) == (1, 3)
-    assert all(v is not None and math.isfinite(v) for s in spread.strips for v in s.values)
-
-
-def test_a_long_axis_is_divided_into_adjacent_slices_that_cover_it() -> None:
-    scaled = np.zeros((1, 1, 1000))
-    scaled[..., 999] = 4.0
-    features = next(s for s in _spread(scaled).strips if s.axis == "feature")
-    assert len(features.values) <= SLICES
-    per = -(-features.size // len(features.values))
-    assert features.values[-1] == pytest.approx(4.0 / math.sqrt(features.size - per * (len(features.values) - 1)), rel=5e-3)
-    assert not any(features.values[:-1])
-
-
-def test_strips_are_shown_only_where_a_step_fails_and_the_other_histograms_are_within_the_noise() -> None:
-    of_local = {v.activation: v.local.distribution for v in check(Planted(epsilon(0))).verdicts if v.local and v.local.distribution}
-    wrong = "encoder.layer.0.attention.output.LayerNorm"
-    assert len(of_local) > 30
-    assert {name for name, d in of_local.items() if d.strips or d.tokens} == {wrong}
-    assert all(d.counts[0] == d.counts[-1] == 0 for name, d in of_local.items() if name != wrong)

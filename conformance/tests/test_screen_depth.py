@@ -15,8 +15,6 @@ from conformance.report.representations import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted_mistakes import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
-pytest_plugins = ["pytester"]
-
 BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
 
 
@@ -62,14 +60,6 @@ def test_a_copy_is_compared_bit_for_bit_except_at_padding(padded: bool) -> None:
         assert verdict.local.error.index == ((0, 0, 0) if padded else (row, position, 3))
 
 
-def test_errors_and_limits_equal_those_of_a_full_judgement_of_two_statistics() -> None:
-    full, screened = (check("hf-eager", "tiny", depth=depth) for depth in ("full", "screen"))
-    for a, b in zip(full.verdicts, screened.verdicts, strict=True):
-        if a.local and b.local and a.local.error.rms is not None:
-            assert a.local.error == b.local.error
-            assert b.local.rms_threshold <= a.local.rms_threshold
-
-
 def test_the_command_line_passes_the_depth_on_and_report_and_results_file_say_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,18 +72,3 @@ def test_the_command_line_passes_the_depth_on_and_report_and_results_file_say_it
     assert results.header
     assert results.header.depth == "screen"
     assert all(a.global_error is None for a in results.activations)
-
-
-TEST = """
-from conformance.suite.parametrize import parametrize_with_checks
-from conformance.suite.pytest_session import plan
-
-@parametrize_with_checks(["making-bert"], goldens=["tiny"], checks=["values"])
-def test_bert(check):
-    assert plan().depth == "screen"
-    check()
-"""
-
-
-def test_pytest_passes_the_depth_on(pytester: pytest.Pytester) -> None:
-    pytester.runpytest_inprocess(pytester.makepyfile(TEST), "--bert-depth", "screen").assert_outcomes(passed=1)

@@ -1,8 +1,6 @@
 """The cache of sampled sigmas: it changes no result, and a damaged entry is never used."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,25 +97,6 @@ def test_another_batch_dtype_or_network_has_its_own_entry(samplings: list[int]) 
     assert len(samplings) == len(cache.entries()) == 4
 
 
-def test_the_least_recently_used_entry_is_removed_at_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for dtype in ("float32", "bfloat16"):
-        check("making-bert", GOLDEN, dtype=dtype)
-    for age, path in enumerate(cache.entries()):
-        os.utime(path, (age, age))
-    oldest, latest = cache.entries()
-    monkeypatch.setattr(cache, "LIMIT", sum(p.stat().st_size for p in cache.entries()) + 1000)
-    check("making-bert", GOLDEN, dtype="float16")
-    assert len(cache.entries()) == 2
-    assert latest in cache.entries()
-    assert oldest not in cache.entries()
-
-
-def test_an_entry_that_cannot_be_written_affects_nothing_else(home: Path) -> None:
-    home.write_text("no folder")
-    with pytest.warns(cache.CacheWarning, match="cannot be written"):
-        assert check("making-bert", GOLDEN).conforms
-
-
 def test_no_cache_writes_no_entries(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["run", "-i", "making-bert", "--golden", GOLDEN, "--out", str(tmp_path / "out"), "--no-cache"]) == 0
     assert not home.exists()
@@ -141,21 +120,6 @@ def test_the_command_lists_and_clears_entries(
     monkeypatch.setenv(cache.VARIABLE, cache.OFF)
     assert main(["cache"]) == 0
     assert "the cache is disabled" in capsys.readouterr().out
-
-
-def test_the_digest_of_the_code_changes_with_each_file_that_determines_an_entry(tmp_path: Path) -> None:
-    before = tmp_path / "package"
-    shutil.copytree(cache.PACKAGE, before, ignore=shutil.ignore_patterns("tests", "benchmarks", "_fixtures", "__pycache__"))
-    digests = [cache.code_digest(), cache.code_digest(before)]
-    assert digests[0] == digests[1]
-    for name in ("model/activations.py", "oracle/linear.py", "oracle/gradients/products.py", "judge/loss_curve.py",
-                 "numerics/measured_error_bounds.json"):  # fmt: skip
-        with (before / name).open("a") as file:
-            file.write("\n")
-        assert cache.code_digest(before) == digests[-1]  # computed once in a process
-        cache.code_digest.cache_clear()
-        digests.append(cache.code_digest(before))
-    assert len(set(digests)) == len(digests) - 1
 
 
 def test_the_cached_sigma_agrees_with_the_accumulated_variances() -> None:

@@ -11,13 +11,12 @@ from conformance import Checkpoint, trace
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.generated_weights import weights
-from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines, compare_ranks
-from conformance.judge.segment import Segment
+from conformance.judge.cosines import Cosines, RoundedCosines, compare_ranks
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.tests.dense_modules import ARCHITECTURE, TANH, directory
+from conformance.tests.dense_modules import ARCHITECTURE, directory
 
 Captured = pytest.CaptureFixture[str]
 APART = [f"w{i} w{i + 3} w{i + 9} w{2 * i}" for i in range(4)]
@@ -116,37 +115,6 @@ def test_cosine_errors_of_a_correct_run_are_of_the_size_of_their_deviations(mode
     assert 0.2 < rms < 2.0  # below 1: the lanes of a vector unit make smaller errors than the sums in index order of the model
 
 
-def test_the_variance_along_a_direction_is_that_of_every_rounding_plus_at_most_the_bounds(model: Path) -> None:
-    golden = from_directory(model, APART[:1])
-    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
-    segment, hypothesis = Segment(network, EMBEDDING, {}), representative_hypothesis("float32")
-    direction = np.random.default_rng(5).standard_normal(segment.value.shape)
-    found, (rounding, bound) = segment.directional_variance(direction, hypothesis), segment.projected(direction, hypothesis)
-    assert 0.0 < rounding < found < rounding + bound**2
-    assert segment.directional_variance(2.0 * direction, hypothesis) == pytest.approx(4.0 * found)
-
-
-def test_printing_enters_a_cosine_through_its_gradient() -> None:
-    rng = np.random.default_rng(3)
-    embeddings, unit = rng.standard_normal((3, 24)), 1e-4
-    exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
-    noise = rng.uniform(-unit / 2, unit / 2, (4000, *embeddings.shape))
-    errors = np.array([exact.judge(embeddings + n).actual for n in noise]) - exact.judge(embeddings).actual
-    variance = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0)).variance
-    pairs = np.triu_indices(3, 1)
-    # 4000 draws have a relative deviation of √(2/4000) = 2.2 %; the limit is six of these.
-    np.testing.assert_allclose((errors**2).mean(0)[pairs], (variance + variance.T)[pairs], rtol=6 * 0.0224)
-
-
-def test_for_identical_texts_the_allowed_error_covers_the_second_order_term_and_little_more() -> None:
-    embeddings, unit = np.repeat(np.random.default_rng(4).standard_normal((1, 24)), 3, 0), 1e-3
-    exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
-    rounded = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0))
-    printed = rounded.judge(np.round(embeddings + [[0.0], [0.2e-3], [0.4e-3]], 3))
-    error = np.abs(printed.actual - printed.expected)[0, 1]
-    assert 0.0 < error <= printed.allowed[0, 1] < 100.0 * rounded.trace[0]
-
-
 def cosines(*values: float, allowed: float) -> Cosines:
     """Return the cosines of three texts, by pair, in a system whose correct values are 0.1, 0.2 and 0.3."""
 
@@ -198,12 +166,3 @@ def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(
     given |= {key: str(tmp_path / value) if (tmp_path / value).exists() else value for key, value in change.items()}
     assert main(["similarity", given.pop("A"), "hf-sdpa", *(word for pair in given.items() for word in pair)]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
-
-
-def test_embeddings_after_a_dense_layer_have_its_width(tmp_path: Path, texts: Path, capsys: Captured) -> None:
-    a = ARCHITECTURE.with_(dense=(TANH,), normalize=True)
-    folder = with_vocabulary(directory(tmp_path, Checkpoint(a, weights(7, a))))
-    golden = from_directory(folder, APART + ALIKE)
-    np.save(tmp_path / "own.npy", trace("hf-eager", golden).activations["text"]["sentence_embedding"])
-    code, found = compared([str(tmp_path / "own.npy"), "hf-eager", "--texts", str(texts), "--checkpoint", str(folder)], capsys)
-    assert (code, found["discordant"], max(found["excess"]) <= 1.0) == (0, 0, True)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.isolation.forwarded_output import output_to_standard_error
 from conformance.tests.forked import run_python
 
 # In each pass: Python's print and C's buffered output; at import, the file descriptor and a handler that keeps Python's stream.
@@ -53,25 +52,8 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes(
 ) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
-    assert (
-        main(
-            [
-                "run",
-                "-i",
-                "making-bert",
-                "--golden",
-                "tiny",
-                "--depth",
-                "screen",
-                "--in-process",
-                "--format",
-                how,
-                "--out",
-                str(tmp_path),
-            ]
-        )
-        == 0
-    )
+    options = ["--golden", "tiny", "--depth", "screen", "--in-process", "--format", how, "--out", str(tmp_path)]
+    assert main(["run", "making-bert", *options]) == 0
     assert rb"\u03c3" in written.getvalue()
     assert "σ" in (tmp_path / "report.html").read_text("utf-8")
 
@@ -91,18 +73,6 @@ def test_a_reader_that_stops_early_and_standard_error_that_cannot_be_written_cos
     assert (tmp_path / "two" / "report.html").stat().st_size
 
 
-@pytest.mark.parametrize("columns", ["0", "", "wide"])
-def test_a_width_that_is_none_is_that_of_a_pipe(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    main(["explain", "sigma"])
-    in_a_pipe = capsys.readouterr().out
-    monkeypatch.setenv("COLUMNS", columns)
-    main(["explain", "sigma"])
-    assert capsys.readouterr().out == in_a_pipe != ""
-
-
 @pytest.mark.parametrize("how", ["json", "pretty"])
 def test_output_of_a_candidate_in_process_goes_to_standard_error_and_the_report_alone_to_standard_output(
     how: str, tmp_path: Path
@@ -114,14 +84,6 @@ def test_output_of_a_candidate_in_process_goes_to_standard_error_and_the_report_
     assert [words for words in _PRINTED if words in ended.stdout or words not in ended.stderr] == []
     if how == "json":
         assert [case["check"]["outcome"] for case in json.loads(ended.stdout)["cases"]] == ["pass"]
-
-
-@pytest.mark.usefixtures("capfd")  # descriptors 1 and 2 are two files
-def test_the_descriptor_of_standard_output_is_that_of_standard_error_inside_the_context_alone() -> None:
-    inodes = {number: os.fstat(number).st_ino for number in (1, 2)}
-    with output_to_standard_error():
-        assert os.fstat(1).st_ino == inodes[2]
-    assert os.fstat(1).st_ino == inodes[1] != inodes[2]
 
 
 @pytest.mark.parametrize(("error", "code"), [(FULL, 3), (CLOSED, 0)])

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import check as judge
-from conformance import golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
@@ -17,7 +16,6 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.implementations.hugging_face import HuggingFace
-from conformance.model.batch import Batch
 from conformance.results.file import read_results
 from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
 from conformance.tests.planted_mistakes import Planted, epsilon, unscaled
@@ -70,11 +68,6 @@ def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
 def test_the_judgement_passes_an_unusual_correct_candidate(name: str, dtype: str) -> None:
     result = run_check(Request.of(UNUSUAL[name], "tiny", "cpu", dtype, name))
     assert result.outcome == "pass", result.reason
-
-
-def test_a_batch_of_the_smallest_size_is_judged() -> None:
-    tiny = load_golden("tiny")
-    assert judge(HuggingFace("eager"), golden_of("one", tiny.checkpoint, {"one": Batch.of({"input_ids": [[7]]})})).conforms
 
 
 def test_required_activations_that_are_hidden_fail_without_a_finding() -> None:
@@ -181,29 +174,6 @@ def test_the_plugin_imports_no_heavy_module(pytester: pytest.Pytester) -> None:
         "import sys\ndef test_light():\n    assert not {'torch', 'transformers', 'numpy', 'scipy'} & set(sys.modules)\n"
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
-
-
-NESTED = """
-from conformance import parametrize_with_checks
-from conformance.implementations.making_bert import making_bert
-
-pytest_plugins = ["pytester"]
-
-def test_own(pytester):
-    pytester.makepyfile("def test_nothing(): pass")
-    assert pytester.runpytest_inprocess("-p", "no:cacheprovider").ret == 0
-
-@parametrize_with_checks([making_bert], goldens=["tiny"], checks=["registered-tensors"])
-def test_bert(check): check()
-"""
-
-
-def test_a_session_within_a_test_does_not_end_the_recording_of_the_session_around_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(NESTED)
-    pytester.runpytest_subprocess("--bert-out", "out").assert_outcomes(passed=2)
-    results = read_results(pytester.path / "out" / "results.jsonl")
-    assert [check.check for check in results.checks] == ["registered-tensors"]
-    assert results.footer is not None
 
 
 DYING = """

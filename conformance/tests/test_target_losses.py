@@ -14,9 +14,6 @@ from torch.nn import functional as F
 from conformance import ModuleRunner, Result, TorchBatch, check, golden_of, load_golden
 from conformance.benchmarks.planted import rewritten
 from conformance.errors import UsageError
-from conformance.faults import BY_NAME
-from conformance.faults.gradients import TARGET_GRADIENT_FAULTS
-from conformance.faults.losses import TARGET_LOSS_FAULTS
 from conformance.implementations.hugging_face import HuggingFace, hf_eager, run
 from conformance.implementations.hugging_face_losses import losses
 from conformance.implementations.inner_workings import inner_workings
@@ -99,12 +96,6 @@ def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> N
     assert named(check(WithLoss(loss), golden, dtype=dtype)) == {"classifier.loss": [name]}
 
 
-def test_every_fault_of_these_losses_is_planted() -> None:
-    assert {fault.name for fault in TARGET_LOSS_FAULTS} == set(WRONG)
-    assert {fault.name for fault in TARGET_GRADIENT_FAULTS} == set(WRONG_GRADIENTS)
-    assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
-
-
 @pytest.mark.landing({"dtype": "float32", "golden": "regression"}, dtype="bfloat16", golden="multi-label")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("golden", ["regression", "multi-label"])
@@ -184,15 +175,6 @@ def test_labels_of_another_problem_are_refused(golden: str, given: dict[str, Any
     (batch,) = load_golden(golden).batches.values()
     with pytest.raises(UsageError, match=message):
         golden_of("own", load_golden(golden).checkpoint, {"own": replace(batch, **{"class_labels": None, **given})})
-
-
-PROBLEMS = {(1, None): "regression", (3, None): "single_label_classification", (3, "regression"): "regression"}
-PROBLEMS |= {(1, "multi_label_classification"): "multi_label_classification"}
-
-
-def test_the_problem_type_is_determined_as_by_hugging_face() -> None:
-    a = load_golden("tiny").checkpoint.architecture
-    assert {(n, kind): a.with_(num_labels=n, problem_type=kind).problem for n, kind in PROBLEMS} == PROBLEMS
 
 
 LABELLED: dict[tuple[str, int], dict[str, Any]] = {

@@ -9,10 +9,7 @@ from conformance import Golden, UsageError, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.errors import UnsupportedArchitectureError
 from conformance.implementations.hugging_face import hf_eager
-from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge.evidence import UNKNOWN
-from conformance.judge.judge import Judge
-from conformance.model.activations import outputs, table
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
 from conformance.model.batch import Batch
 from conformance.oracle import Network
@@ -64,13 +61,6 @@ def test_a_loss_that_depends_on_padding_is_not_judged_where_a_correct_candidate_
     assert all("the batch does not define it" in reason for reason in said.values())
 
 
-def test_a_loss_without_labels_is_an_unknown_activation() -> None:
-    network = Network(TOKENS.checkpoint.architecture, TOKENS.checkpoint.weights, Batch(np.array([[2, 3, 4, 5]])))
-    assert not network.undefined_losses
-    ((verdict, _), *_) = Judge(network, "float32").judge([("qa_outputs.loss", np.float32(1.0))])
-    assert (verdict.activation, "unknown activation" in verdict.reason) == ("qa_outputs.loss", True)
-
-
 def test_choices_are_consecutive_rows_whose_number_follows_from_the_labels() -> None:
     (batch,) = SENTENCES.batches.values()
     with pytest.raises(UsageError, match=r"choice_labels is of shape \(3,\)"):
@@ -101,21 +91,3 @@ def test_heads_with_the_same_name_exclude_each_other_and_every_head_combines_wit
         with pytest.raises(UnsupportedArchitectureError, match=f"the heads {first} and {second} have the same names"):
             a.with_(heads=(first, second))
     assert {head for heads in COMPATIBLE_HEADS for head in a.with_(heads=heads).heads} == set(HEADS)
-
-
-def test_a_candidate_whose_tables_omit_a_head_is_skipped_and_one_that_omits_a_part_of_it_is_an_error() -> None:
-    silent = replace(torch_encoder, unused=("classifier.*",))
-    result = check(silent, TOKENS)
-    assert (result.outcome, result.reason) == ("skip", "its tables name no parameter of the head question_answering")
-    forgetful = replace(torch_encoder, unused=("classifier.*", "qa_outputs.weight"))
-    assert "missing: nothing is made of qa_outputs.bias" in check(forgetful, TOKENS).reason
-    assert check(torch_encoder, TOKENS).conforms
-
-
-def test_every_output_of_a_network_is_one_of_its_activations_also_without_layers() -> None:
-    base = load_golden("tiny").checkpoint.architecture
-    for heads in (base.heads, ()):
-        without_layers = base.with_(num_hidden_layers=0, heads=heads)
-        assert outputs(without_layers)[0] == "embeddings.dropout"
-        for a in (base, without_layers):
-            assert set(outputs(a)) <= table(a).keys()

@@ -1,7 +1,6 @@
 """`trace`: what happens to an input step by step, on the terminal, as Markdown, and as a page with its drawings."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,9 @@ from conformance import golden_of, load_golden
 from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, recipe
-from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
-from conformance.report.attention import attention, heads, pooled
-from conformance.report.document import markdown
-from conformance.report.drawings import drawn
-from conformance.report.page import page
-from conformance.report.terminal import plain
-from conformance.report.trace_report import document, rows
-from conformance.report.trace_view import rendered, trace_view
+from conformance.report.trace_view import trace_view
 from conformance.tests.commands import Command
 from conformance.tests.test_own_checkpoints import _write
 
@@ -66,14 +58,6 @@ def test_statistics_include_real_tokens_and_exclude_padding() -> None:
     assert _statistics(trace, "pooler.dense").mean == pytest.approx(trace.activations["left"]["pooler.dense"].mean())
 
 
-def test_values_that_are_not_finite_are_reported() -> None:
-    huge = _with(TRUE, {QUERY: TRUE.activations["padded"][QUERY] * 1e300})
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = trace_view(huge)
-    assert json.loads(json.dumps(rows(found), allow_nan=False))
-    assert page(document(found, (huge,)))
-
-
 def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> None:
     other = TRUE.activations["padded"][QUERY].copy()
     for mask, added in ((TINY.batches["padded"].mask, 0.5), (~TINY.batches["padded"].mask, 7.0)):
@@ -88,79 +72,12 @@ def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> No
         trace_view(TRUE, true_trace(short))
 
 
-def test_a_hidden_step_is_omitted_and_counted_as_not_shown() -> None:
-    found = trace_view(_with(TRUE, {PROBS: None}))
-    assert PROBS not in {s.row.name for s in found.batches[0].steps}
-    assert (len(found.shown[0]), len(found.table)) == (46, 47)
-
-
-def test_numbers_are_short() -> None:
-    numbers = (0.0, None, 0.12345, -0.001234, -1.234e-5, 999.4, 12345.6, -1.234e10, float("nan"))
-    texts = ("0", "-", "0.123", "-0.00123", "-1.23e-5", "999", "12346", "-1.23e10", "nan")
-    assert tuple(map(rendered, numbers)) == texts
-
-
-def test_the_likeliest_tokens_are_reported_for_each_mask_of_a_text_with_a_tokenizer_and_a_head(my_bert: Path) -> None:
-    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "[MASK]"]))
-    first, second = trace_view(trace).batches[0].predictions
-    assert [(b.row, b.position) for b in (first, second)] == [(0, 3), (1, 1)]
-    logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
-    probabilities = np.exp(logits) / np.exp(logits).sum()
-    assert [g.token for g in first.guesses[0]] == [VOCABULARY[i] for i in np.argsort(-probabilities)[:5]]
-    assert [g.probability for g in first.guesses[0]] == pytest.approx(np.sort(probabilities)[:-6:-1])
-    silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
-    assert trace_view(trace, silent).batches[0].predictions[0].guesses[1] == ()
-    without_mask = true_trace(from_directory(my_bert, ["i love cats !"]))
-    for other in (without_mask, replace(trace, folder=None), silent):
-        assert not trace_view(other).batches[0].predictions
-
-
-def test_a_page_of_many_batches_stays_small_and_says_what_is_not_drawn() -> None:
-    batch = Batch.of({"input_ids": np.arange(8 * 32).reshape(8, 32) % 96})
-    many = true_trace(golden_of("many", TINY.checkpoint, {f"b{i}": batch for i in range(30)}))
-    text = page(document(trace_view(many), [many]))
-    assert len(text.encode()) < 4_000_000
-    assert "Not drawn, so that the page stays small" in text
-    assert "so that the page stays small" not in page(document(trace_view(TRUE), [TRUE]))
-
-
-def test_a_notebook_shows_the_trace_view() -> None:
-    shown = TRUE._repr_html_()
-    assert shown.startswith("<style>")
-    assert "<html" not in shown
-    assert shown.count("<svg") > 10
-    assert "How an input flows through golden:tiny" in shown
-
-
 def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
     found = conformance.trace("golden:my-bert", f"checkpoint:{my_bert}", texts=["i love cats !"])
     assert isinstance(found, conformance.Trace)
     assert [t.text for t in trace_view(found).batches[0].tokens[0]] == ["[CLS]", "i", "love", "cats", "!", "[SEP]"]
     with pytest.raises(UsageError, match="golden tiny has no tokenizer"):
         conformance.trace("golden:tiny", texts=["i love cats !"])
-
-
-def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
-    narrow, wide = (plain(document(trace_view(TRUE), [TRUE]), width).splitlines() for width in (80, 200))
-    assert (max(map(len, narrow)) <= 80, max(map(len, wide)) <= 200) == (True, True)
-    ((head,), (wide_head,)) = (
-        [line.split() for line in lines if line.startswith("activation ") and "shape" in line] for lines in (narrow, wide)
-    )
-    assert head == ["activation", "shape", "mean", "deviation", "min", "max", "rms"]
-    assert wide_head[-1] == "from"
-    assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
-    module, _, name = QUERY.rpartition(".")
-    assert narrow[narrow.index(module) + 1].split()[0] == name
-
-
-def test_markdown_has_tokens_and_every_step(my_bert: Path) -> None:
-    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "cats"]))
-    text = markdown(document(trace_view(trace), [trace])).replace("\\", "")
-    assert "0. [CLS] i love [MASK] ! [SEP]" in text
-    assert text.count("~~[PAD]~~") == 3
-    steps = re.findall(r"^\| (?!\*\*|---|activation \| shape)", text, re.MULTILINE)
-    assert len(steps) == len(trace.activations["text"])
-    assert "row 0, position 3: " in text
 
 
 def test_a_trace_is_printed_as_json_and_a_saved_one_is_traced_again(my_bert: Path, tmp_path: Path, command: Command) -> None:
@@ -203,53 +120,3 @@ def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatc
     except DependencyMissingError as why:
         pytest.skip(str(why))
     assert "[CLS] i love cats ! [SEP]" in command("trace", "golden:minilm", "--text", "I love cats!").out
-
-
-def test_a_users_batch_is_traced_on_a_goldens_network(tmp_path: Path, command: Command) -> None:
-    file = tmp_path / "batch.json"
-    file.write_text('{"input_ids": [[1, 2, 3]]}')
-    assert "1×3×32" in command("trace", "golden:tiny", "--batch", file).out.replace(" ", "")
-
-
-PROBABILITIES = "encoder.layer.{}.attention.self.probs"
-
-
-def _without(*names: str) -> Trace:
-    """Return the view of the oracle's trace as if a candidate did not show these activations."""
-    found = {n: v for n, v in TRUE.activations["padded"].items() if n not in names}
-    return replace(TRUE, name="shy", activations={"padded": found})
-
-
-def test_the_map_of_a_head_omits_padding_and_names_its_most_attended_token() -> None:
-    probs = np.zeros((1, 4, 4))
-    probs[0, :, 1] = 0.75
-    probs[0, :, 2] = 0.25
-    probs[0, 3, :] = 9.0
-    tokens = ["<i>", "b", "a token that is long", "[PAD]"]
-    ((found, caption),) = heads(probs, tokens, np.array([True, True, True, False]))
-    assert found.shades == ((0, 6, 5),) * 3
-    assert caption == "0: 75% to b"
-    svg = drawn(found)
-    assert "<i>" not in svg
-    assert "a token…" in svg
-    assert svg.count("<path") == 2
-
-
-def test_long_sequences_are_pooled_by_the_maximum() -> None:
-    values = np.arange(25.0).reshape(5, 5)
-    assert pooled(values, 2).tolist() == [[6, 8, 9], [16, 18, 19], [21, 23, 24]]
-    probs = np.full((1, 65, 65), 1 / 65)
-    ((found, _),) = heads(probs, ["t"] * 65, np.ones(65, np.bool_))
-    assert (len(found.shades), len(found.shades[0])) == (22, 22)
-    assert "<text" not in drawn(found)
-
-
-def test_attention_that_is_not_shown_or_not_drawn_is_described_in_words() -> None:
-    rows, notes = attention(trace_view(TRUE), [TRUE])
-    assert ([len(row.layers) for row in rows], notes) == ([2] * 6, [])
-    rows, notes = attention(trace_view(TRUE), [TRUE], budget=1)
-    assert [(row.summary.partition(":")[0], len(row.layers)) for row in rows] == [("row 0", 1)]
-    assert notes == ["Not drawn, so that the page stays small: 11 of 12 layers of all rows."]
-    shy = _without(PROBABILITIES.format(0), PROBABILITIES.format(1))
-    _, notes = attention(trace_view(shy), [shy])
-    assert notes == ["shy does not expose encoder.layer.*.attention.self.probs, so that attention is not drawn."]

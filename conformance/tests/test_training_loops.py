@@ -13,22 +13,17 @@ from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_war
 
 from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS
-from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, of_few, said_of
+from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, said_of
 from conformance.checks.check import Request
-from conformance.checks.judgement import check_values
-from conformance.checks.optimizer_passes import optimizer_step, schedule
-from conformance.checks.passes import Pass, Passes
 from conformance.checks.run_check import run_check
-from conformance.errors import UsageError
 from conformance.goldens.golden import with_config
 from conformance.implementations.demystified import demystified
-from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.implementations.hugging_face import hf_eager
 from conformance.implementations.making_bert import making_bert
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, step_of
+from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.result import Result
 
@@ -97,32 +92,6 @@ def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, chec
     assert result.outcome == "pass", result.reason
 
 
-@pytest.mark.parametrize("passes", [optimizer_step.function, schedule.function])
-def test_with_the_correct_trainer_the_tutorials_network_is_trained_correctly(passes: Passes) -> None:
-    def steps(*asked: Any) -> list[Pass]:
-        return [one for one in passes(*asked) if not one.only_parameter_gradients]
-
-    result = check_values(Request.of(replace(demystified_as_written, train=demystified.train), "sinusoidal"), steps)
-    assert result.outcome == "pass", str(result)
-
-
-def test_the_tutorials_coupled_decay_and_step_count_are_named_with_its_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hidden_size = load_golden("sinusoidal").checkpoint.architecture.hidden_size
-    own = replace(STEPPED["inverse_sqrt"], learning_rate=(2 * hidden_size) ** -0.5, adam_epsilon=1e-8, max_grad_norm=np.inf)
-
-    monkeypatch.setattr("conformance.checks.optimizer_passes.STEPPED", {"its own": own})
-
-    def passes(*asked: Any) -> list[Pass]:
-        return [of_few(one) for one in optimizer_step.function(*asked) if not one.only_parameter_gradients]
-
-    result = check_values(Request.of(demystified_as_written, "sinusoidal"), passes)
-    second = [verdict for verdict in result.failures if step_of(verdict.activation) == 2]
-    found = {frozenset(fault.name for fault in verdict.local.named) for verdict in second if verdict.local}
-    assert found == {frozenset({"decay-coupled", "rate-one-step-ahead"})}
-
-
 @pytest.mark.parametrize(
     ("check", "candidate", "dtype", "heads", "words"),
     [
@@ -185,13 +154,6 @@ def test_the_oracles_steps_equal_torchs_in_float64(label: str, seed: int) -> Non
             np.testing.assert_allclose(found[at(t, name)], p.detach().numpy(), rtol=0.0, atol=1e-6 * training.learning_rate)
 
 
-def test_berts_own_rates_decline_from_the_first_step_except_during_warm_up() -> None:
-    training = SCHEDULED["bert"]
-    found = [training.rate(step) / training.learning_rate for step in range(1, WHOLE + 1)]
-    declining, rising = np.linspace(1.0, 0.0, WHOLE + 1)[:-1], np.linspace(0.0, 1.0, training.warmup_steps + 1)[:-1]
-    np.testing.assert_allclose(found, [*rising, *declining[training.warmup_steps :]], rtol=1e-12)
-
-
 @pytest.mark.parametrize("label", ["linear", "inverse_sqrt"])
 def test_the_rates_equal_those_of_transformers_schedulers(label: str) -> None:
     training = SCHEDULED[label]
@@ -204,10 +166,3 @@ def test_the_rates_equal_those_of_transformers_schedulers(label: str) -> None:
         assert optimizer.param_groups[0]["lr"] == pytest.approx(training.rate(t), rel=1e-12)
         optimizer.step()
         scheduler.step()
-
-
-def test_an_unknown_schedule_or_one_with_too_few_steps_is_refused() -> None:
-    with pytest.raises(UsageError, match="cosine"):
-        Training(lr_scheduler_type="cosine")
-    with pytest.raises(UsageError, match="warmup_steps is 100"):
-        Training(warmup_steps=100, max_steps=100)

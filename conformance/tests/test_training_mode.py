@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from conformance import Tap, TorchImplementation, captured_with_gradients, load_golden
+from conformance import TorchImplementation, load_golden
 from conformance.benchmarks.training.dropouts import CORRECT, PROBS, WRONG
 from conformance.benchmarks.training.measure import found_as
 from conformance.candidates.arrays import pairs
@@ -100,21 +100,6 @@ def test_a_dropout_that_is_neither_shown_nor_applied_is_noticed(build: Any, plac
     assert (result.outcome, f"nothing is dropped at {place}" in result.reason) == ("fail", True)
 
 
-def test_a_wrong_rate_has_one_place_and_says_which_rate_was_asked_for_and_why() -> None:
-    def with_one_rate(a: Any) -> nn.Module:
-        model: Any = making_bert.build(a)
-        for layer in model.transformer:
-            layer.attention.attention.dropout.p = model.embedding.dropout.p  # the mistake
-        return model  # type: ignore[no-any-return]
-
-    result = judged(replace(making_bert, build=with_one_rate))
-    steps = {step for finding in result.findings for step in finding.steps}
-    assert steps == {f"encoder.layer.{i}.attention.self.dropout" for i in range(ARCHITECTURE.num_hidden_layers)}
-    text = " ".join(str(result).split())
-    assert "elements are dropped; this check asks for attention_probs_dropout_prob = 0.3 in the config" in text
-    assert text.count("this check asks for") == 1
-
-
 def test_afterwards_the_module_is_in_eval_mode_and_torchs_random_state_is_restored() -> None:
     runner = making_bert.prepare(TINY.checkpoint, "cpu", "float32")
     batch, before = TINY.batches["padded"].on("cpu"), torch.get_rng_state()
@@ -193,20 +178,6 @@ def test_masks_that_are_not_independent_draws_are_rejected(how: str, seed: int) 
 def test_a_rate_that_is_not_a_probability_is_refused(rate: Any) -> None:
     with pytest.raises(UnsupportedArchitectureError, match="hidden_dropout_prob"):
         ARCHITECTURE.with_(hidden_dropout_prob=rate)
-
-
-@pytest.mark.parametrize("shape", [(3, 2), (3, 1, 2)])
-def test_the_gradient_of_a_tensor_changed_in_place_is_that_of_its_earlier_value(shape: tuple[int, ...]) -> None:
-    """A linear layer's result in three dimensions is a view, which loses its place in the graph when it is changed in place."""
-    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
-    with torch.no_grad():
-        net[0].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
-        net[0].bias.zero_()
-    upstream, taps = torch.full(shape, 3.0), {"x": Tap("0"), "y": Tap("1")}
-    given = dict(captured_with_gradients(net, taps, lambda: net(torch.ones(shape)) is None or None, "y", upstream))
-    assert given["x"].flatten()[:2].tolist() == [2.0, -2.0]
-    assert given["x.grad"].flatten()[:2].tolist() == [3.0, 0.0]
-    assert given["y.grad"].equal(upstream)
 
 
 def test_hidden_steps_between_dropouts_are_searched_on_a_part_of_the_batch_with_its_masks() -> None:

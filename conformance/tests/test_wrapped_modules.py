@@ -25,12 +25,6 @@ def test_parameters_that_a_wrapper_renames_in_the_state_dict_are_found_by_their_
     assert names_in_state_dict(module) == {f"0._checkpoint_wrapped_module.{name}": f"0.{name}" for name in ("weight", "bias")}
 
 
-def test_tied_parameters_keep_their_own_names() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    module[1].weight = module[0].weight
-    assert names_in_state_dict(module) == {}
-
-
 @pytest.mark.parametrize(
     ("taps", "errors"),
     [

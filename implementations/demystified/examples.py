@@ -1,9 +1,8 @@
 """Training examples: pairs of utterances with some tokens masked (Devlin et al. 2019, section 3.1).
 
-Each example is a function of the seed, the epoch and its index, so that training can resume at any step without a saved state of
-the random generator. A pair consists of two consecutive utterances, or of the first of them and a random other one, each with
-probability 1/2. 15 % of the tokens are chosen, independently; a chosen token becomes [MASK] (80 %), becomes a random token (10 %),
-or stays (10 %).
+Each example is a function of the seed, the epoch and its index. A pair consists of two consecutive utterances, or of the first of
+them and a random other one, each with probability 1/2. 15 % of the tokens are chosen, independently; a chosen token becomes [MASK]
+(80 %), becomes a random token (10 %), or stays (10 %).
 """
 
 import zlib

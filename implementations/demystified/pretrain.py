@@ -14,27 +14,22 @@ from .settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 2 for a usage error, or 130 after an interrupt."""
+    """Run the command and return its exit code: 0, or 2 for a usage error."""
     a = _arguments(arguments)
     try:
         settings = Settings(**{field.name: getattr(a, field.name) for field in fields(Settings)})
-        pretrain(settings, Path(a.out), a.steps, device=a.device, save_every=a.save_every, resume=a.resume)
+        pretrain(settings, Path(a.out), a.steps, device=a.device)
     except ConformanceError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; repeat the command with --resume to go on from the last checkpoint", file=sys.stderr)
-        return 130
     return 0
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m conformance.implementations.demystified.pretrain", description=__doc__)
     parser.add_argument("folder", nargs="?", default=str(OWN), help="the Cornell corpus's two files, or .txt files")
-    parser.add_argument("--out", default="pretrained", help="where checkpoints, curve and page are written")
-    parser.add_argument("--steps", type=int, default=300, help="train until this step")
-    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--out", default="pretrained", help="where network, curve and page are written")
+    parser.add_argument("--steps", type=int, default=300, help="number of training steps")
     parser.add_argument("--device", default="cpu")
     for field in fields(Settings):
         if field.name != "folder":

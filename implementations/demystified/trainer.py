@@ -1,7 +1,7 @@
-"""The training step of the tutorial's loop, with its mistakes corrected, and the state needed to resume training."""
+"""The training step of the tutorial's loop, with its mistakes corrected."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,6 @@ from conformance import TorchBatch, Training, Unsupported
 
 from .curves import Scores
 from .network import BERTLM, IGNORED, pretraining_loss
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two moments
 
 
 class Trainer:
@@ -55,19 +53,6 @@ class Trainer:
         """Return the learning rate of the next step; 0 in the first step."""
         warm, done = self.training.warmup_steps, self.steps
         return self.training.learning_rate * min(done / warm, math.sqrt(warm / max(done, 1)))
-
-    def state(self) -> dict[str, Tensor]:
-        """Return both moments of every updated parameter, under the keys `moment.parameter`."""
-        named, state = self.model.named_parameters(), self.optimizer.state
-        return {f"{moment}.{name}": state[p][moment] for name, p in named if p in state for moment in MOMENTS}
-
-    def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
-        """Restore the state after `steps` steps."""
-        self.steps = steps
-        for name, parameter in self.model.named_parameters():
-            if f"exp_avg.{name}" in state:
-                moments = {moment: state[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS}
-                self.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
 
     def _forward(self, batch: TorchBatch) -> tuple[Tensor, Scores]:
         """Return the sum of the losses, and the scores."""

@@ -1,8 +1,7 @@
-"""Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--full] [--write]`.
+"""Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--write]`.
 
-A reader must return a value, or raise one of the project's own errors, within 5 s and 1 GiB. `--full` instead tries files at their
-size limits, each filled with the content that takes most time or memory, in a separate process. `--write` saves the table,
-`RESULTS.md` or `FULL.md`.
+A reader must return a value, or raise one of the project's own errors, within 5 s and 1 GiB. `--write` saves the table,
+`RESULTS.md`.
 """
 
 import random
@@ -17,17 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.benchmarks.harness import parser, publish, table
-from conformance.benchmarks.readers.full_files import full_files, read_apart
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.benchmarks.resources import forget_peak, high_water_mib
 from conformance.errors import ConformanceError
 
 SECONDS, MEMORY = 5.0, 2**30  # Limits for a reader.
-TABLE, FULL = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("FULL.md")
+TABLE = Path(__file__).with_name("RESULTS.md")
 OUTCOMES = ("read", "typed error", "untyped error", "too long", "too large")
 HEADINGS = ("reader", *OUTCOMES, "slowest, s")
-FULL_HEADINGS = ("reader", "full of", "MiB", "outcome", "CPU s", "MiB of memory")
 
 
 @dataclass
@@ -115,34 +112,20 @@ def _damaged(these: Mapping[str, Reader], count: int, seed: int, home: Path, eve
         yield (name, *(tally.outcomes[outcome] for outcome in OUTCOMES), f"{tally.slowest:.2f}")
 
 
-def _full(these: Mapping[str, Reader], folder: Path, every: Outcomes) -> Iterator[tuple[object, ...]]:
-    for full in full_files(these):
-        took = read_apart(these[full.reader], full, folder)
-        outcome = "too long" if took.seconds > SECONDS else "too large" if took.memory > MEMORY / 2**20 else took.outcome
-        every[outcome] += 1
-        yield full.reader, full.what, f"{full.size / 2**20:.1f}", outcome, f"{took.seconds:.2f}", f"{took.memory:.0f}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line per reader or full file, and return 1 if some reader fails; `--write` also saves them."""
+    """Print one line per reader, and return 1 if some reader fails; `--write` also saves them."""
     options = parser(__doc__, TABLE, parallel=False)
     options.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", default="", help="readers whose name begins so")
-    options.add_argument("--full", action="store_true", help=f"files at their limits, and no damaged ones; into {FULL.name}")
     chosen = options.parse_args(argv)
     if chosen.only and chosen.write:
         options.error("--only prints its table, and --write saves that of every reader: leave one of them out")
     with tempfile.TemporaryDirectory() as folder:
         home, every = Path(folder), Counter[str]()
         these = {name: reader for name, reader in readers(home).items() if name.startswith(chosen.only)}
-        if chosen.full:
-            page, title = FULL, "Files at their readers' limits"
-            lines = table(FULL_HEADINGS, _full(these, home / "full", every))
-        else:
-            page, title = TABLE, "Damaged files"
-            lines = table(HEADINGS, _damaged(these, chosen.count, chosen.seed, home, every))
-        publish(page, title, lines, write=chosen.write)
+        lines = table(HEADINGS, _damaged(these, chosen.count, chosen.seed, home, every))
+        publish(TABLE, "Damaged files", lines, write=chosen.write)
     return int(any(every[outcome] for outcome in every.keys() - OUTCOMES[:2]))
 
 

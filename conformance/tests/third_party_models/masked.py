@@ -1,7 +1,5 @@
 """Models that take the mask in several forms, and models that compute the real tokens alone."""
 
-from dataclasses import dataclass
-
 import torch
 
 from conformance.tests.third_party_models.layouts import JoinedBert
@@ -26,18 +24,6 @@ class LengthsBert(JoinedBert):
 class MasklessBert(JoinedBert):
     def forward(self, ids, kinds):
         return super().forward(ids, kinds, torch.ones_like(ids, dtype=torch.bool))
-
-
-@dataclass(frozen=True)
-class Visible:
-    tokens: torch.Tensor
-    causal: bool
-
-
-class ObjectMaskBert(JoinedBert):
-    def forward(self, ids, kinds, visible: Visible):
-        assert not visible.causal
-        return super().forward(ids, kinds, visible.tokens)
 
 
 class Kept:
@@ -95,14 +81,3 @@ class InvertedUnpaddedBert(UnpaddedBert):
 
     def forward(self, ids, kinds, attention_mask):
         return self.packed(ids, kinds, attention_mask == 0)[None]
-
-
-class SkippedTextLayer(UnpaddedLayer):
-    def of_text(self, i, q, k, v):
-        return torch.zeros_like(q) if i == 1 else super().of_text(i, q, k, v)
-
-
-class SkippedTextBert(UnpaddedBert):
-    """Leaves the second text out of attention."""
-
-    layer = SkippedTextLayer

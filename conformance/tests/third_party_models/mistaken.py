@@ -46,25 +46,6 @@ class FirstNormBert(SizesAloneBert):
         self.norm.eps = 1e-3
 
 
-class NormlessBert(SizesAloneBert):
-    """The embedding norm is never called."""
-
-    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
-        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
-        self.norm.forward = lambda x: x
-
-
-class WidthScaledLayer(FusedLayer):
-    def attended(self, q, k, v, mask):
-        return super().attended(q / self.heads**0.5, k, v, mask)
-
-
-class WidthScaledBert(FusedBert):
-    """The scores are divided by the square root of the whole width."""
-
-    layer = WidthScaledLayer
-
-
 class WrongSignLayer(FusedLayer):
     sign = -1
 
@@ -108,13 +89,6 @@ class PositionsFirstBert(LastNormBert):
 
     def forward(self, idx, segments, mask):
         return super().forward(idx, segments, mask).transpose(0, 1)
-
-
-class DoubledBert(FusedBert):
-    """Twice what the last layer computes is returned."""
-
-    def forward(self, idx, segments, mask):
-        return 2 * super().forward(idx, segments, mask)
 
 
 class FirstNormAddedMaskBert(AddedMaskBert):

@@ -121,16 +121,6 @@ class AttributesBert(PlainBert):
         return (module for name, module in self.named_children() if name.startswith("block"))
 
 
-class UnnumberedBert(PlainBert):
-    """Holds each layer in an attribute without a number."""
-
-    def make(self, width, layers, heads, inner):
-        self.first, self.second, self.third = (Layer(width, heads, inner) for _ in range(3))
-
-    def each(self):
-        return (self.first, self.second, self.third)
-
-
 class StatesBert(PlainBert):
     """Returns a list of the layers' outputs, and the pooled output."""
 
