@@ -45,7 +45,7 @@ def test_an_entry_about_something_that_is_not_run_is_ignored(tmp_path: Path) -> 
 def test_a_wrong_file_is_reported_before_anything_is_run(tmp_path: Path, command: Command) -> None:
     file, out = tmp_path / "known.toml", tmp_path / "out"
     file.write_text(f'{ENTRY}dtype = "float31"')
-    ended = command("run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", file, "--out", out)
+    ended = command("run", "hf-eager", "--golden", "tiny", "--known-failures", file, "-o", out)
     assert (ended.code, f"{file}, entry 1: no dtype" in ended.err) == (2, True)
     assert not out.exists()
 

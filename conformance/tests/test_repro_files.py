@@ -59,10 +59,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
     for name, (failing, _) in CASES.items():
-        assert (
-            main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "--out", str(out / name)])
-            == 1
-        )
+        assert main(["run", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "-o", str(out / name)]) == 1
     return out
 
 
@@ -183,23 +180,23 @@ REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
 
 
 def test_required_activations_are_required_again_and_by_the_pages_command(tmp_path: Path) -> None:
-    run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
-    assert main([*run, "--depth", "screen", "--out", str(tmp_path)]) == 1
+    run = ["run", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
+    assert main([*run, "--depth", "screen", "-o", str(tmp_path)]) == 1
     (repeated,) = replayed(tmp_path / "results.jsonl")
     assert (repeated.outcome, repeated.require) == ("fail", ("*.scores",))
     assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in repeated.reason
     results = read_results(tmp_path / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith("bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'")
+    assert again.startswith("bert-conformance run hf-sdpa --golden tiny --require-activations '*.scores'")
 
 
 def test_a_failure_that_cannot_be_replayed_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _write(tmp_path / "tiny-bert")
-    run = ["run", "-i", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
-    assert main([*run, "--out", str(tmp_path / "out")]) == 1
+    run = ["run", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
+    assert main([*run, "-o", str(tmp_path / "out")]) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith(f"bert-conformance run -i {HIDING} --checkpoint {folder}")
+    assert again.startswith(f"bert-conformance run {HIDING} --checkpoint {folder}")
     shutil.rmtree(folder)
     cannot, can = replayed(tmp_path / "out" / "results.jsonl")
     assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert"), "error", 2)

@@ -5,20 +5,19 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.candidates import recorded_trace as recorded_form
 from conformance.candidates.command.command import ProgramProcess, written
 from conformance.checks import known_failures, trace
 from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
 from conformance.checks.run_header import header_of
-from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
@@ -50,8 +49,6 @@ implementation = "hf-*"
 check = "*"
 reason = "é"
 """
-
-READ_FORMS = [form for form in FORMATS if form.suffix != ".parquet" or find_spec("pyarrow")]
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             "outputs.npz", _read_outputs, lambda file: np.savez(file, last_hidden_state=hidden, input_ids=BATCH.input_ids)
         ),
         "outputs: safetensors": alone("outputs.safetensors", _read_outputs, lambda file: save_file(tensors, file)),
-        **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in READ_FORMS},
+        **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in FORMATS},
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
         "trace": alone("trace.safetensors", recorded_form.read, lambda file: trace.save(trace.true_trace(golden), file)),
@@ -172,7 +169,7 @@ def _read_golden(folder: Path) -> object:
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##c")
 _WORD_PIECES = BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)})
 _HELLO = '{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}'
-_IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwith suppress(ImportError): import pyarrow.parquet"
+_IMPORTS = "import numpy, safetensors.numpy"
 
 
 def _read_tokenizer(file: Path) -> object:
