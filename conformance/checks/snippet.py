@@ -147,7 +147,7 @@ def loadable(name: str, implementation: str | Any) -> str:
     """Return what `load_implementation` loads the candidate from in any folder; an empty text if no module holds it by a name."""
     described = described_by(name)
     if described:
-        return described[1]
+        return described
     module, colon, path = origin(name, implementation).partition(":")
     return f"{Path(module).resolve()}:{path}" if module.endswith(".py") else f"{module}{colon}{path}"
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from conformance.checks.check import EXAMPLES
 from conformance.errors import UsageError
-from conformance.isolation.fork_server import started_context
+from conformance.isolation.fork_server import start_server
 from conformance.judge import DEPTHS
 from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS, REPORTS_OF_RUNS
 
@@ -317,7 +317,7 @@ def _command(entry_point: str, *, workers: bool) -> Callable[[argparse.Namespace
 
             require_writable(arguments)
         if workers:
-            started_context()
+            start_server()
         module, _, name = entry_point.partition(":")
         return int(getattr(import_module(f"conformance.cli.{module}"), name)(arguments))
 

@@ -38,7 +38,7 @@ from conformance.oracle import Network
 from conformance.results.example import Values
 from conformance.results.termination import call_candidate
 
-_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
 _ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
@@ -172,10 +172,10 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
         raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
     process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
     process.start()
-    process.join(_SECONDS)
+    process.join(SECONDS)
     if process.is_alive():
         process.kill()
-        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+        raise CandidateError(f"no answer within {SECONDS} s to what must be refused")
     if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
         raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
     return process.exitcode == _ACCEPTED
