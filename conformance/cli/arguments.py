@@ -164,9 +164,9 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         _SIMILARITY,
     ),
     "replay": (
-        "repeat a saved failure, or every failure of a results file",
+        "repeat the failures of a results file",
         "commands:replay",
-        {"FILE": "a file of `failures/`, or a results file", **_VERBOSE},
+        {"FILE": "a results file", **_VERBOSE},
     ),
     "cache": ("show or clear the data kept between runs", "commands:cache", {"--clear": "remove all entries"}),
     "map": (
