@@ -1,6 +1,6 @@
 """Distribution of a failing residual: its RMS along each axis.
 
-The distribution is for display; nothing is judged by it.
+The distribution is for display, to three digits; nothing is judged by it.
 
 Heads are the slices of features that stand side by side along the last axis.
 """
@@ -42,6 +42,8 @@ SLICES = 64  # maximum number of slices of a strip, as many as a reader can dist
 
 _LARGEST = 1e150  # its square is finite, and so is a sum of many such squares
 
+Errors = tuple[float | None, ...]
+
 
 @dataclass(frozen=True)
 class Strip:
@@ -50,13 +52,13 @@ class Strip:
     Attributes:
         axis: `batch row`, `position`, `query`, `key`, `head` or `feature`.
         size: length of the axis.
-        values: RMS over the judged elements of each slice, NaN for a slice without any; if the axis is longer than `values`, each
+        values: RMS over the judged elements of each slice, None for a slice without any; if the axis is longer than `values`, each
             value covers `-(-size // len(values))` adjacent slices.
     """
 
     axis: str
     size: int
-    values: tuple[float, ...]
+    values: Errors
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,12 @@ class ErrorDistribution:
     Attributes:
         unit: `sigma`, or `ulp` at exact activations.
         strips: one strip for each axis.
-        tokens: the RMS at each row and position, NaN where nothing is judged; empty if the activation has no positions.
+        tokens: the RMS at each row and position, None where nothing is judged; empty if the activation has no positions.
     """
 
     unit: Literal["sigma", "ulp"]
     strips: tuple[Strip, ...] = ()
-    tokens: tuple[tuple[float, ...], ...] = ()
+    tokens: tuple[Errors, ...] = ()
 
 
 def distribution_of(
@@ -113,7 +115,7 @@ def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
     return Strip(axis, squares.size, _rms(np.add.reduceat(squares, starts), np.add.reduceat(places, starts)))
 
 
-def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float, ...], ...]:
+def _tokens(row: Activation, squares: Array, places: Array) -> tuple[Errors, ...]:
     axis = next((a for a in ("position", "query") if a in row.axes), None)
     if axis is None:
         return ()
@@ -121,6 +123,6 @@ def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float
     return tuple(_rms(s, p) for s, p in zip(squares.sum(others), places.sum(others), strict=True))
 
 
-def _rms(squares: Array, places: Array) -> tuple[float, ...]:
+def _rms(squares: Array, places: Array) -> Errors:
     with np.errstate(invalid="ignore"):
-        return tuple(float(x) for x in np.sqrt(squares / places))
+        return tuple(None if np.isnan(x) else float(f"{x:.3g}") for x in np.sqrt(squares / places))

@@ -31,8 +31,8 @@ NAMES = (
     "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
     "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
     "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
-    *(f"form: {form.source}" for form in READ_FORMS), "failure", "golden: manifest",
-    "golden: arrays", "trace", "reply: hello", "reply: outputs", "known failures", "results", "batch: JSON", "batch: safetensors",
+    *(f"form: {form.source}" for form in READ_FORMS), "golden: manifest",
+    "golden: arrays", "trace", "a candidate's reply", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
 
