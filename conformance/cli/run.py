@@ -5,18 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformance.checks.known_failures import matched
 from conformance.checks.recording import Recording
-from conformance.checks.repro import FAILURES, remove_earlier_artifacts
+from conformance.checks.repro import FAILURES, remove_earlier_scripts
 from conformance.checks.run_header import header_of
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
-from conformance.cli.output import show_results, write
+from conformance.cli.output import print_report, write
 from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions, cases_of, digest, limits_of, settings_of
 from conformance.cli.work import Candidates, left_of
 from conformance.errors import INTERRUPTED, OutputError
 from conformance.numerics.machine import measure_early
-from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run import document
 from conformance.results.case import Case
 from conformance.results.records import CaseRecords, Results
 from conformance.results.to_records import footer
@@ -36,7 +35,6 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     with Candidates(options) as candidates:
         cases = cases_of(options, candidates.is_instrumented)
         candidates.runs = len(cases)
-        matched(options.known, cases)
         recording = _recording(options, cases, out, resume=resume)
         recorded = recording.recorded
         left = [case for case in cases if case not in recorded]
@@ -51,7 +49,7 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
                     shown.ended(records.check.outcome, records.check.seconds)
                     raise_lost_interrupt()
         except (KeyboardInterrupt, OutputError) as why:
-            show_results(recording.unfinished, how)
+            print_report(document(recording.unfinished), how)
             interrupted = isinstance(why, KeyboardInterrupt)
             count = f"{len(recording.recorded)} of {len(cases)} checks are in {recording.path}"
             print(
@@ -65,10 +63,10 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
 def _computing(
     candidates: Candidates, options_of: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], out: Path
 ) -> Iterator[Callable[[Case], CaseRecords]]:
-    """Yield the function that returns the records of a case; the files that reproduce a failure are left in the folder `out`."""
+    """Yield the function that returns the records of a case; the scripts that show failures are left in the folder `out`."""
     folder = out.resolve() / FAILURES
     if jobs == 1:
-        yield lambda case: left_of(candidates.result(case), candidates.options, folder)
+        yield lambda case: left_of(candidates.result(case), folder)
         return
     from conformance.cli.jobs import in_processes
 
@@ -77,7 +75,7 @@ def _computing(
 
 
 def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume: bool) -> Recording:
-    """Open the results file of a run. Remove an earlier page and, unless this run resumes, the files of earlier failures."""
+    """Open the results file of a run. Remove an earlier page and, unless this run resumes, the scripts of earlier failures."""
     path = out.resolve() / _RESULTS
     header = header_of(
         options.device,
@@ -93,7 +91,7 @@ def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume:
     with suppress(OSError):  # a folder of that name: reported when the page is written
         (out.resolve() / _PAGE).unlink(missing_ok=True)
     if not resume:
-        remove_earlier_artifacts(path.parent / FAILURES)
+        remove_earlier_scripts(path.parent / FAILURES)
     return recording
 
 
@@ -102,13 +100,13 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
     `require_unchanged` raises `OutputError` if the results file has not the results.
     """
-    page, lost = out.resolve() / _PAGE, list[OutputError]()
-    for attempt in (require_unchanged, lambda: write({page: "html"}, lambda name: REPORT_FORMATS[name].of_results(results))):
+    page, lost, shown = out.resolve() / _PAGE, list[OutputError](), document(results)
+    for attempt in (require_unchanged, lambda: write({page: "html"}, shown)):
         try:
             attempt()
         except OutputError as error:
             lost.append(error)
-    show_results(results, how)
+    print_report(shown, how)
     if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:
@@ -117,8 +115,8 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
 
 def _saved_failures(results: Results, out: Path) -> str:
-    """Return a line on the folder with the failures of this run; empty if none was saved."""
+    """Return a line on the folder with the scripts of this run's failures; empty if there is none."""
     folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
         return ""
-    return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay` and a script"
+    return f"\nfailures: a script of each in {folder}; `bert-conformance replay {out / _RESULTS}` repeats them"

@@ -10,16 +10,25 @@ from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Document
 
-_LISTED = 12  # maximum number of names in a list
-
 
 def document(found: Diagnosis) -> Document:
     """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
-    tone = "bad" if not found.conforms else "odd" if _is_odd_pooling(found, found.pooling) else "good"
-    explanations, others = ([], []) if found.conforms else _explanations(found)
-    sentences = [*_facts(found), *(_passing(found) if found.conforms else _failing(found))]
-    view = {"sentences": sentences, "explanations": explanations, "others": others}
-    return Document("diagnosis", view, _verdict(found), tone)
+    odd = _is_odd_pooling(found, found.pooling)
+    tone = "bad" if not found.conforms else "odd" if odd else "good"
+    same = _same_functions(found.tied)
+    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
+    view = {
+        "f": found,
+        "poolings": [(name, _sentence(name, found)) for name in found.poolings],
+        "separable": SEPARABLE_Z,
+        "shown": sum(z >= SEPARABLE_Z for z in found.expected_z.values()),
+        "weak": [f"{name} (z = {z:.2g})" for name, z in found.expected_z.items() if 0.0 < z < SEPARABLE_Z],
+        "unseen": [name for name, z in found.expected_z.items() if not z > 0.0],
+        "tied": len(same),
+        "explanations": [[f"{i}. {_headline(e, found)}", *_details(e, found, said)] for i, (e, said) in enumerate(listed, 1)],
+        "others": [_brief(e, found) for e in found.explanations if not e.tied],
+    }
+    return Document("diagnosis", view, _verdict(found), tone, found)
 
 
 def _verdict(found: Diagnosis) -> str:
@@ -46,53 +55,6 @@ def _name(pooling: str, found: Diagnosis) -> str:
 def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
     """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
     return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
-
-
-def _facts(found: Diagnosis) -> Iterator[str]:
-    read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
-    stored = f"stored in {' and '.join(found.stored)}; " if found.stored else ""
-    digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
-    if found.features:
-        yield f"embeddings are shortened to {found.features} features, which are normalised again if the whole ones are"
-    yield f"read: {read}; {stored}{digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
-    under = f" with pooling {found.pooling}" if found.pooling else ""
-    yield (
-        f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
-        f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
-    )
-
-
-def _passing(found: Diagnosis) -> Iterator[str]:
-    yield from (f"pooling: {name}, {_sentence(name, found)}" for name in found.poolings)
-    unseen = {name: z for name, z in found.expected_z.items() if not z >= SEPARABLE_Z}
-    count, total = len(found.expected_z) - len(unseen), len(found.expected_z)
-    yield f"{count} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
-    weak = [f"{name} (z = {z:.2g})" for name, z in unseen.items() if z > 0.0]
-    none = [name for name, z in unseen.items() if not z > 0.0]
-    for what, names in (("too small to be detected in these outputs", weak), ("no effect on these outputs", none)):
-        if names:
-            yield f"{what}: {_first(names)}"
-    yield found.unconfirmed
-
-
-def _failing(found: Diagnosis) -> Iterator[str]:
-    if found.detected_faults:
-        mistakes = _first(list(found.detected_faults))
-        yield f"rms and largest error are within their limits, but the error has the pattern of {mistakes}"
-    tied = len(_same_functions(found.tied))
-    if tied > 1:
-        yield f"{tied} explanations cannot be distinguished on these numbers:"
-
-
-def _explanations(found: Diagnosis) -> tuple[list[list[str]], list[str]]:
-    """Return the lines of each explanation, and a sentence on those that are less likely."""
-    same = _same_functions(found.tied)
-    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
-    others = [_brief(e, found) for e in found.explanations if not e.tied]
-    return (
-        [[f"{i}. {_headline(e, found)}", *_details(e, found, phrases)] for i, (e, phrases) in enumerate(listed, 1)],
-        [f"also explain the outputs, but are less likely or less simple: {_first(others)}"] if others else [],
-    )
 
 
 def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
@@ -169,9 +131,3 @@ def _figures(e: RankedExplanation) -> str:
     if e.pooling:
         parts.append(f"pooling {e.pooling}")
     return ", ".join(parts)
-
-
-def _first(texts: list[str]) -> str:
-    """Return the first `_LISTED` texts and, if there are more, their number."""
-    more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
-    return ", ".join([*texts[:_LISTED], *more])

@@ -189,7 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _call(folder: Path, file: Path, *more: str) -> int:
-    return main(["diagnose", "--checkpoint", str(folder), "--outputs", str(file), *more])
+    return main(["diagnose", "--checkpoint", str(folder), str(file), *more])
 
 
 def test_files_with_and_without_inputs_are_read(folder: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -202,7 +202,7 @@ def test_files_with_and_without_inputs_are_read(folder: Path, tmp_path: Path, ca
     save_file({**INPUTS, "embedding": _mean(hidden).numpy()}, tmp_path / "inputs.safetensors")
     (tmp_path / "printed.txt").write_text(repr(hidden))
     options = {"inputs.safetensors": ["--pooling", "mean"]}
-    options["printed.txt"] = ["--batch", str(tmp_path / "batch.json"), "--output", "last_hidden_state"]
+    options["printed.txt"] = ["--batch", str(tmp_path / "batch.json"), "--name", "last_hidden_state"]
     for file in ("part.json", "inputs.npz", "inputs.safetensors", "printed.txt"):
         assert _call(folder, tmp_path / file, *options.get(file, [])) == 0, file
         assert "conforms, as far as these outputs show" in capsys.readouterr().out
@@ -246,7 +246,7 @@ OPTIONS = {
     ("--text", "twice"): "the inputs are given 2 times: --text and input_ids in ",
     ("--pooling", "median"): "no pooling 'median'",
     ("--dtype", "float8"): "no floating-point format",
-    ("--pooling", "cls", "--output", "logit"): "did you mean logits?",
+    ("--pooling", "cls", "--name", "logit"): "did you mean logits?",
 }
 
 

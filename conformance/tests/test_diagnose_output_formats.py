@@ -13,7 +13,7 @@ import safetensors.numpy
 import torch
 from safetensors.torch import save_file
 
-from conformance.cli.diagnose_formats import FORMATS, OutputFormat
+from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.outputs_file import STANDARD_INPUT, read

@@ -65,7 +65,7 @@ class Foreign:
 
 
 def run(path: Path, *options: str) -> int:
-    return main(["run", "-i", str(path), "--out", str(path.parent / "out"), *options])
+    return main(["run", str(path), "-o", str(path.parent / "out"), *options])
 
 
 def outcomes(path: Path) -> list[str]:
@@ -176,22 +176,22 @@ def test_an_altered_activation_also_of_an_absent_device_fails_at_its_place_and_i
     assert run(path) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
-    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
-    assert f"candidate = load_implementation({str(path)!r})" in left.with_suffix(".py").read_text()
-    assert main(["replay", str(left)]) == 1
+    (left,) = (tmp_path / "out" / "failures").glob("*.py")
+    assert f"candidate = load_implementation({str(path)!r})" in left.read_text()
+    assert main(["replay", str(tmp_path / "out" / "results.jsonl")]) == 1
     monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
     with pytest.raises(AssertionError):
-        runpy.run_path(str(left.with_suffix(".py")))
+        runpy.run_path(str(left))
 
 
 def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
-    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert run(here, str(recorded_on_cuda(tmp_path))) == 2
     assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
     assert main(["trace", "making-bert", "-o", str(own)]) == 0
-    assert run(here, "-i", str(own)) == 2
+    assert run(here, str(own)) == 2
     assert "different inputs of tiny" in capsys.readouterr().err
 
 
