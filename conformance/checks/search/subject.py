@@ -4,13 +4,12 @@ A subject that runs at only one length or batch size, like a program exported wi
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Runner
@@ -122,14 +121,7 @@ class Subject:
 
     def answers(self, batch: Batch) -> bool:
         """Return whether the candidate completes a batch, with any result; raise `CandidateEnded` if it ends its process."""
-        try:
-            for _ in self._answer(self._here(batch), ()):
-                pass
-        except CandidateEnded:
-            raise
-        except (CandidateError, CandidateCrash):
-            return False
-        return True
+        return _completes(lambda: deque(self._answer(self._here(batch), ()), maxlen=0))
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
@@ -158,12 +150,16 @@ def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
 
 def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
-    if not _runs(subject, whole):
+
+    def runs(batch: Batch) -> bool:
+        return _completes(lambda: subject.run(batch))
+
+    if not runs(whole):
         return ""
     for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
-        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller) and _runs(subject, whole):
+        if smaller and not any(runs(cut(whole, n)) for n in smaller) and runs(whole):
             return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
     return ""
 
@@ -173,10 +169,10 @@ def fixed_size(what: str, size: int, tried: str = "") -> str:
     return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
 
 
-def _runs(subject: Subject, batch: Batch) -> bool:
-    """Return whether the candidate runs a batch without violating the contract."""
+def _completes(run: Callable[[], object]) -> bool:
+    """Return whether a call of the candidate neither raises nor violates the contract; raise `CandidateEnded`."""
     try:
-        subject.run(batch)
+        run()
     except CandidateEnded:
         raise
     except (CandidateError, CandidateCrash):
@@ -186,9 +182,9 @@ def _runs(subject: Subject, batch: Batch) -> bool:
 
 def shorter(batch: Batch, length: int) -> Batch:
     """Return the first tokens of each row of a batch."""
-    return batch.at(np.arange(length))
+    return batch.cut(slice(None), length)
 
 
 def fewer(batch: Batch, size: int) -> Batch:
     """Return the first rows of a batch."""
-    return Batch.of({name: array[:size] for name, array in batch.arrays().items()})
+    return batch.cut(slice(size))
