@@ -270,3 +270,42 @@ def _named(name: str) -> type[nn.Module]:
 def test_a_name_that_could_become_code_in_an_adaptor_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="expected printable characters without quotes and backslashes"):
         proposed(_named(name), "Named", "home")
+
+
+# The command `new`.
+
+STRANGER = "conformance.tests.third_party_models.packed:PackedBert"
+
+
+@pytest.mark.parametrize(
+    ("name", "mapped", "words"),
+    [
+        ("class", [], "'class' is not a valid package name"),
+        ("3-berts", [], "'3-berts' is not a valid package name"),
+        ("torch", [], "the package would hide torch, which it imports"),
+        ("Conformance", ["--map", STRANGER], "such as Conformance-conformance"),
+        ("my-berts", ["--map", "my_berts.model:Bert"], "the package would hide my_berts, which it imports"),
+    ],
+)
+def test_a_package_that_could_not_be_imported_or_would_hide_what_it_imports_is_refused(
+    name: str, mapped: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", str(tmp_path / name), *mapped]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / name).exists()
+
+
+def test_the_current_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my-bert").mkdir()
+    monkeypatch.chdir(tmp_path / "my-bert")
+    assert main(["new", "."]) == 0
+    assert (tmp_path / "my-bert" / "src" / "my_bert" / "conformance.py").is_file()
+
+
+def test_no_command_of_the_ci_job_is_in_a_pipe_which_would_hide_its_exit_code(tmp_path: Path) -> None:
+    """GitHub's default shell is `bash -e`, without `pipefail`."""
+    assert main(["new", str(tmp_path / "my-bert")]) == 0
+    job = (tmp_path / "my-bert" / ".github" / "workflows" / "conformance.yml").read_text("utf-8")
+    commands = [line.partition("run:")[2] for line in job.splitlines() if "run:" in line]
+    assert any("bert-conformance run -i my-bert" in command for command in commands)
+    assert not any("|" in command for command in commands)
