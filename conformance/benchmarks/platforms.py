@@ -65,13 +65,13 @@ def lacking(name: str) -> str:
 def run(name: str, candidates: Sequence[str], goldens: Sequence[str], formats: Sequence[str]) -> Run:
     """Run the candidates in a process with the environment of a setting, without the variables of the others."""
     others = {key: value for key, value in os.environ.items() if key not in (ISA, CAPABILITY, BRANCH)}
-    chosen = {"-i": candidates, "--golden": goldens, "--dtype": formats}
+    chosen = {"--golden": goldens, "--dtype": formats}
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         # Code compiled for one instruction set gives NaN if another finds it: torch's cache does not record the limit.
         variables = {**others, THREADS: "1", **SETTINGS[name][0], "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}
         options = [word for option, values in chosen.items() for value in values for word in (option, value)]
-        command = [sys.executable, "-m", "conformance", "run", *options, "--out", folder]
+        command = [sys.executable, "-m", "conformance", "run", *candidates, *options, "-o", folder]
         ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         file = Path(folder) / "results.jsonl"
         cases = [case.check for case in read_results(file).cases] if file.exists() else []

@@ -65,7 +65,7 @@ def require_one(name: str) -> None:
         by = " and ".join(f"{' '.join(name_and_version(entry.dist))} ({entry.value})" for entry in found)
         raise PluginError(
             f"the name {name} is registered by {len(found)} installed distributions, {by}; uninstall all but one, or give the "
-            f"object instead of the name: -i {found[0].value}"
+            f"object instead of the name: {found[0].value}"
         )
 
 
@@ -181,7 +181,7 @@ def _unknown(name: str) -> str:
         return f"{name} is a folder with results, which cannot be run; give its results file {path / 'results.jsonl'}"
     if path.is_dir() and name:
         return (
-            f"{name} is a folder, which cannot be run; if it is a checkpoint, give it as --checkpoint {name}, and with -i the "
+            f"{name} is a folder, which cannot be run; if it is a checkpoint, give it as --checkpoint {name}, beside the "
             f"candidate that loads it: {KINDS}"
         )
     if path.is_file():

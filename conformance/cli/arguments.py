@@ -18,16 +18,14 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from conformance.checks.check import EXAMPLES
-from conformance.cli.diagnose_formats import shown
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import started_context
 from conformance.judge import DEPTHS
-from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
+from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS, REPORTS_OF_RUNS
 
-FORMATS = ("pretty", "json", "markdown")
 Options = Mapping[str, str]
 # The reference of each command, which `COMMAND --help` prints after the options.
-_TEXT = files("conformance.cli").joinpath("help.md").read_text("utf-8").replace("FORMATS", shown())
+_TEXT = files("conformance.cli").joinpath("help.md").read_text("utf-8")
 _SECTIONS = (section.partition("\n") for section in re.split(r"^## ", _TEXT, flags=re.MULTILINE)[1:])
 _REFERENCE: Mapping[str, str] = {name: f"\n{text.strip()}\n" for name, _, text in _SECTIONS}
 _REQUIRED = "the following arguments are required"  # with which argparse's message begins
@@ -39,17 +37,12 @@ _ALLOW_PICKLE = {"--allow-pickle": "if DIR has no safetensors file, read its pyt
 _VERBOSE = {"-v --verbose": "print what the report leaves out: the numbers that a pass confirms, every check, scripts of failures"}
 
 
-def _checkpoint(says: str) -> Options:
-    return {"--checkpoint DIR": says, **_ALLOW_PICKLE}
+def _checkpoint(says: str, mark: str = "") -> Options:
+    return {f"--checkpoint DIR{mark}": says, **_ALLOW_PICKLE}
 
 
 def _inputs(text: str, batch: str = "inputs; JSON or safetensors") -> Options:
     return {"--text TEXT…": text, "--batch FILE": batch}
-
-
-def _output(formats: Sequence[str], other: str = "") -> Options:
-    suffixes = ", ".join(REPORT_FORMATS[name].suffix for name in formats)
-    return {"-o --output FILE…": f"write to FILE, in the format given by its suffix: {suffixes}{other}; may be repeated"}
 
 
 _SUBJECT = {
@@ -62,7 +55,6 @@ _SUBJECT = {
 _RUN = {
     "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
     "trace (default: all that are registered)",
-    "-i --implementation NAME…": "a candidate too; may be repeated",
     "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
     "all, which takes minutes; tiny takes seconds)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
@@ -86,7 +78,7 @@ _RUN = {
     "--require-activations PATTERN…": "activations that the candidate must expose, or it fails (* and ? as in a shell); may be "
     "repeated",
     "--known-failures FILE": "TOML file of known failures; see below",
-    "--out DIR=conformance-results": "folder of results.jsonl and the report, which replace earlier ones (default: "
+    "-o --output DIR=conformance-results": "folder of results.jsonl and the report, which replace earlier ones (default: "
     "conformance-results)",
     "--resume": "run only the checks missing in the results.jsonl of an interrupted run in DIR",
     "--schema": "print the JSON Schema of the results file and exit",
@@ -94,27 +86,26 @@ _RUN = {
 }
 _SIDE = "an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or "
 _DIAGNOSE = {
-    **_checkpoint("the folder of the Hugging Face BERT that the system should run"),
-    "--outputs FILE!": "a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, "
-    "npy, npz, safetensors or Parquet; see the formats below",
+    "FILE": "a file with the system's outputs, or - for text from standard input: text printed by a library, a server's JSON, "
+    "npy, npz or safetensors; see the formats below",
+    **_checkpoint("the folder of the Hugging Face BERT that the system should run", "!"),
     **_inputs(
         "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
         "inputs, if the outputs file has none; JSON or safetensors",
     ),
-    "--output NAME": "what a table without a name is, such as embedding or logits (default: determined by its axes)",
+    "--name NAME": "what a table without a name is, such as embedding or logits (default: determined by its axes)",
     "--pooling NAME": "pooling of an embedding: cls, mean, max, mean-normalised, ... (default: that of the checkpoint, else any, "
     "so that a pooling that is not meant conforms, too)",
     "--dimensions N": "number of features that the system shortens embeddings to, before it normalises them (default: the "
     "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
-    "--time-limit SECONDS": "end the search after this time; report the best result, and what was not tried (default: no limit)",
 }
-_EMBEDDING = "an implementation, as for `run -i`, or a file of embeddings, as for `diagnose`"
+_EMBEDDING = "an implementation, as for `run`, or a file of embeddings, as for `diagnose`"
 _SIMILARITY = {
     "A": _EMBEDDING,
     "B": _EMBEDDING,
     "--texts FILE!": "the texts, one per line, at least three",
-    **_checkpoint("the network with its pooling: a local sentence-transformers directory"),
+    **_checkpoint("the network with its pooling: a local sentence-transformers directory", "!"),
     "--device DEVICE=cpu": "torch device (default: cpu)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; if given twice, the first is for A and the second for B (default: float32)",
 }
@@ -144,14 +135,13 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         {
             "A": f"{_SIDE}a results file (.jsonl), the earlier one",
             "B": f"{_SIDE}the later results file",
-            **_output(DOCUMENT_FORMATS),
             **_SUBJECT,
         },
     ),
     "report": (
         "make one report from one or more results files",
         "commands:report",
-        {"RESULTS…": "a results file, results.jsonl", **_output(tuple(REPORT_FORMATS)), **_VERBOSE},
+        {"RESULTS…": "a results file, results.jsonl", **_VERBOSE},
     ),
     "trace": (
         "show how an input flows through a network: tokens, and the shape, equation and statistics of each activation",
@@ -159,7 +149,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         {
             "NAME": "an implementation, golden:NAME (the oracle), or a saved trace",
             "NAME2?": "a second one, shown beside the first",
-            **_output(DOCUMENT_FORMATS, ", or .safetensors for the activations, which `diff` and `trace` read"),
             **_SUBJECT,
         },
     ),
@@ -188,14 +177,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
             "-o --output FILE": "write the adaptor to this Python file",
         },
     ),
-    "new": (
-        "create a package around a registration: entry point, tests, tox, CI",
-        "new:run",
-        {
-            "DIR": "a new folder; its name is the name of the package",
-            "--map MODULE:FACTORY": "the module to register, mapped as by `map`",
-        },
-    ),
     "golden verify": (
         "verify stored files, weights and batches, and activations",
         "commands:verify",
@@ -205,7 +186,7 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "make a golden of a local checkpoint: its batches, the oracle's activations, the digest of the weights",
         "commands:make",
         {
-            **_checkpoint("a local Hugging Face BERT; it is not copied"),
+            **_checkpoint("a local Hugging Face BERT; it is not copied", "!"),
             **_inputs(
                 "an input, tokenized with the checkpoint's tokenizer", "inputs; JSON or safetensors (default: a generated batch)"
             ),
@@ -214,9 +195,8 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
     ),
     "golden power": ("list how well each golden detects each mistake", "commands:power", _POWER),
 }
-_NEED_CHECKPOINT = ("diagnose", "similarity", "golden make")
 _WITH_WORKERS = ("diff", "similarity")
-_FORMATS_OF = {"report": ("pretty", *REPORT_FORMATS), "cache": ("pretty", "json"), "new": ("pretty",)}
+_OF_RUNS = ("run", "report", "replay")
 
 
 def positive_integer(text: str) -> int:
@@ -282,7 +262,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, unknown = argument_parser().parse_known_args(argv)
     if arguments.command_name == "run":
         further = [name for name in unknown if not name.startswith("-")]
-        arguments.implementation = [*arguments.candidate, *further, *arguments.implementation]
+        arguments.implementation = [*arguments.candidate, *further]
         unknown = [option for option in unknown if option.startswith("-")]
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -306,12 +286,20 @@ def argument_parser() -> argparse.ArgumentParser:
         description = fill(f"{says[0].upper()}{says[1:]}.")
         made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
         made.set_defaults(command_name=name, command=_command(entry_point, workers=name in _WITH_WORKERS), parser=made)
-        formats = _FORMATS_OF.get(name, FORMATS)
+        formats = REPORTS_OF_RUNS if name in _OF_RUNS else DOCUMENT_FORMATS
         made.add_argument(
-            "--format", choices=formats, default="pretty", help="format of what is printed (default: pretty, for people)"
+            "--format",
+            choices=("pretty", *formats),
+            default="pretty",
+            help="format of what is printed (default: pretty, for people)",
         )
+        if not any(option.startswith("-o ") for option in options):
+            written = [*(REPORT_FORMATS[each].suffix for each in formats), *([".safetensors"] if name == "trace" else [])]
+            made.set_defaults(suffixes=written)
+            about = f"write to FILE instead of printing, in the format of its suffix: {', '.join(written)}; may be repeated"
+            _add(made, "-o --output FILE…", about)
         for option, about in options.items():
-            _add(made, option, about, required=option == "--checkpoint DIR" and name in _NEED_CHECKPOINT)
+            _add(made, option, about)
     return parser
 
 
@@ -324,6 +312,10 @@ def _command(entry_point: str, *, workers: bool) -> Callable[[argparse.Namespace
     """Return a function that imports and runs `module:name` of this package; with `workers`, the fork server is started first."""
 
     def call(arguments: argparse.Namespace) -> int:
+        if "suffixes" in arguments:
+            from conformance.cli.output import require_writable
+
+            require_writable(arguments)
         if workers:
             started_context()
         module, _, name = entry_point.partition(":")
@@ -332,7 +324,7 @@ def _command(entry_point: str, *, workers: bool) -> Callable[[argparse.Namespace
     return call
 
 
-def _add(parser: argparse.ArgumentParser, option: str, about: str, *, required: bool) -> None:
+def _add(parser: argparse.ArgumentParser, option: str, about: str) -> None:
     """Add an option of the table to a parser."""
     written, _, default = option.partition("=")
     *names, last = written.split()
@@ -356,4 +348,4 @@ def _add(parser: argparse.ArgumentParser, option: str, about: str, *, required: 
         settings |= {"action": "append", "default": []}
     elif default:
         settings["default"] = kind(default)
-    parser.add_argument(*names, **settings, required=required or last.endswith("!"))
+    parser.add_argument(*names, **settings, required=last.endswith("!"))

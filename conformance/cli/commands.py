@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def listing(arguments: Namespace) -> int:
     """Run `list`: print the names, distributions and origins of implementations and goldens."""
     from conformance.candidates.lookup import registered
+    from conformance.cli.output import emit, rows_document
     from conformance.goldens.manifest import manifest
 
     rows = [
@@ -32,7 +33,7 @@ def listing(arguments: Namespace) -> int:
         {"kind": "golden", "name": name, "from": f"version {entry.version}", "origin": entry.source}
         for name, entry in manifest().items()
     ]
-    _table(rows, arguments.format)
+    emit(rows_document(rows), arguments)
     return 0
 
 
@@ -42,44 +43,32 @@ def explain(arguments: Namespace) -> int:
     Raises:
         UnknownNameError: there is no entry for a name.
     """
-    from conformance.cli.output import show_document
+    from conformance.cli.output import emit
     from conformance.glossary.index import entries_of_words, summaries
     from conformance.report.document import Document
 
-    plain: object
     if arguments.name:
         asked = entries_of_words(arguments.name)
-        document, plain = Document("entries", {"entries": asked}), [entry.as_dict() for entry in asked]
-    else:
-        found = summaries()
-        tables = [
-            (f"{group}s", [group, "meaning"], [(name, said.partition(". ")[0]) for name, said in meanings.items()])
-            for group, meanings in found.items()
-        ]
-        document, plain = Document("names", {"tables": tables}), {group: dict(meanings) for group, meanings in found.items()}
-    if arguments.format == "json":
-        print(json.dumps(plain, ensure_ascii=False, indent=2))
-    else:
-        show_document(document, arguments.format)
+        emit(Document("entries", {"entries": asked}, data=[entry.as_dict() for entry in asked]), arguments)
+        return 0
+    found = {group: dict(meanings) for group, meanings in summaries().items()}
+    tables = [
+        (f"{group}s", [group, "meaning"], [(name, said.partition(". ")[0]) for name, said in meanings.items()])
+        for group, meanings in found.items()
+    ]
+    emit(Document("names", {"tables": tables}, data=found), arguments)
     return 0
 
 
 def cache(arguments: Namespace) -> int:
     """Run `cache`: print the folder, number and size of the entries, or remove them."""
+    from conformance.cli.output import emit, rows_document
     from conformance.judge import cache as kept
 
-    home = kept.folder()
-    if home is None:
-        print(f"the cache is disabled: {kept.VARIABLE} is {kept.OFF}")
-        return 0
-    if arguments.clear:
-        print(f"removed {kept.clear()} entries from {home}")
-        return 0
-    sizes = {path.stem: path.stat().st_size for path in kept.entries()}
-    if arguments.format == "json":
-        print(json.dumps({"folder": str(home), "limit": kept.LIMIT, "entries": sizes}, indent=2))
-    else:
-        print(f"{home}: {len(sizes)} entries, {sum(sizes.values()) / 2**20:.1f} MiB of at most {kept.LIMIT // 2**20}")
+    home, removed = kept.folder(), kept.clear() if arguments.clear else 0
+    sizes = [path.stat().st_size for path in kept.entries()]
+    row = {"folder": str(home or f"none: {kept.VARIABLE} is {kept.OFF}"), "entries": len(sizes), "bytes": sum(sizes)}
+    emit(rows_document([row | {"limit": kept.LIMIT, "removed": removed}]), arguments)
     return 0
 
 
@@ -90,8 +79,8 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
-    if arguments.out.exists() and not arguments.out.is_dir():
-        raise UsageError(f"--out {arguments.out} is a file; give a folder, which is created if it does not exist")
+    if arguments.output.exists() and not arguments.output.is_dir():
+        raise UsageError(f"-o {arguments.output} is a file; give a folder, which is created if it does not exist")
     if not arguments.in_process:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
@@ -106,7 +95,7 @@ def run(arguments: Namespace) -> int:
     sent = {name: value for name, value in vars(arguments).items() if name not in ("command", "parser")}  # to processes
     plain = Namespace(**sent)
     options_of = partial(_run_options, plain)
-    return run_all(options_of, arguments.out, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
+    return run_all(options_of, arguments.output, arguments.format, jobs=arguments.jobs, resume=arguments.resume)
 
 
 def _run_options(arguments: Namespace) -> "RunOptions":
@@ -211,16 +200,13 @@ def _own(arguments: Namespace) -> "Golden | None":
 
 def report(arguments: Namespace) -> int:
     """Run `report`; return the exit code of all runs together, and at least 1 if results are missing or contradictory."""
-    from conformance.cli.output import formats_of, show_results, write
-    from conformance.report.output_formats import REPORT_FORMATS
+    from conformance.cli.output import emit
+    from conformance.report.run import document
     from conformance.results.file import read_results
     from conformance.results.to_records import footer
 
-    files = formats_of(arguments.output, REPORT_FORMATS, arguments.results)
     results = read_results(*arguments.results)
-    write(files, lambda name: REPORT_FORMATS[name].of_results(results))
-    if not files:
-        show_results(results, arguments.format)
+    emit(document(results), arguments)
     code = footer(results.checks).exit_code
     return code if results.sound else max(code, 1)
 
@@ -229,28 +215,31 @@ def replay(arguments: Namespace) -> int:
     """Run `replay`; return the exit code of the repeated checks."""
     started_context("conformance.checks.catalogue")
     from conformance.checks.replay import replayed
-    from conformance.cli.output import show_results
+    from conformance.cli.output import emit
     from conformance.cli.work import in_a_worker
+    from conformance.report.run import document
     from conformance.results.to_records import results_of
 
     results = results_of(replayed(arguments.file, in_a_worker))
-    show_results(results, arguments.format)
+    emit(document(results), arguments)
     assert results.footer is not None
     return results.footer.exit_code
 
 
 def verify(arguments: Namespace) -> int:
     """Run `golden verify`; return 3 if a part fails, else 0."""
+    from conformance.cli.output import emit, rows_document
     from conformance.goldens.manifest import manifest
     from conformance.judge.verify_goldens import verify as parts_of
 
     results = [part for golden in arguments.golden or manifest() for part in parts_of(golden)]
-    _table([vars(r) for r in results], arguments.format)
+    emit(rows_document([vars(r) for r in results]), arguments)
     return 3 if any(r.outcome == "fail" for r in results) else 0
 
 
 def make(arguments: Namespace) -> int:
     """Run `golden make`: write a golden of a checkpoint to a folder, and print its content."""
+    from conformance.cli.output import print_report, rows_document
     from conformance.goldens.make import keep
 
     own = _own(arguments)
@@ -261,12 +250,13 @@ def make(arguments: Namespace) -> int:
         {"golden": made.name, "batch": name, "tokens": f"{batch.size} × {batch.length}", "activations": len(made.recorded[name])}
         for name, batch in made.batches.items()
     ]
-    _table([{**row, "folder": made.origin} for row in rows], arguments.format)
+    print_report(rows_document([{**row, "folder": made.origin} for row in rows]), arguments.format)
     return 0
 
 
 def power(arguments: Namespace) -> int:
     """Run `golden power`: print one line for each golden, dtype and fault."""
+    from conformance.cli.output import emit, rows_document
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import manifest
     from conformance.judge.detection_power import power as matrix
@@ -292,16 +282,5 @@ def power(arguments: Namespace) -> int:
             }
             for p in found
         ]
-    _table(rows, arguments.format)
+    emit(rows_document(rows), arguments)
     return 0 if rows else 1
-
-
-def _table(rows: list[dict[str, Any]], how: str) -> None:
-    """Print rows with the same keys in the format `how`."""
-    from conformance.cli.output import show_document
-    from conformance.report.document import Document
-
-    if how == "json":
-        print(json.dumps(rows, indent=2))
-    elif rows:
-        show_document(Document("names", {"tables": [("", list(rows[0]), [list(map(str, row.values())) for row in rows])]}), how)

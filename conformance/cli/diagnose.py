@@ -1,14 +1,10 @@
 """The command `diagnose`: read the outputs of a closed system from a file and print the diagnosis."""
 
-import json
-import math
 import shlex
 from argparse import Namespace
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from conformance.cli.output import show_document
+from conformance.cli.output import emit
 from conformance.cli.progress_display import progress
 from conformance.diagnosis import OutputTable, diagnose
 from conformance.diagnosis.outputs import features_of
@@ -24,7 +20,7 @@ from conformance.report.diagnosis_report import document
 
 def run(arguments: Namespace) -> int:
     """Run `diagnose`; return 0 if the correct network explains the outputs, else 1."""
-    given, source = read(arguments.outputs), name_of(arguments.outputs)
+    given, source = read(arguments.file), name_of(arguments.file)
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
@@ -39,42 +35,27 @@ def run(arguments: Namespace) -> int:
             pooling=arguments.pooling,
             dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
-            time_limit=arguments.time_limit,
         )
-    if arguments.format == "json":
-        print(json.dumps(_finite(asdict(found)), indent=2))
-    else:
-        show_document(document(found), arguments.format)
+    emit(document(found), arguments)
     return 0 if found.conforms else 1
 
 
-def _finite(value: Any) -> Any:
-    """Return a value with non-finite numbers replaced by None, since JSON cannot represent them."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
-    """Return the tables; with `--output`, the only table under that name."""
-    if arguments.output is None:
+    """Return the tables; with `--name`, the only table under that name."""
+    if arguments.name is None:
         return dict(given.tables)
     if len(given.tables) != 1:
         raise UsageError(
-            f"--output names a single table, and {name_of(arguments.outputs)} has {len(given.tables)}: {', '.join(given.tables)}"
+            f"--name names a single table, and {name_of(arguments.file)} has {len(given.tables)}: {', '.join(given.tables)}"
         )
-    return {arguments.output: next(iter(given.tables.values()))}
+    return {arguments.name: next(iter(given.tables.values()))}
 
 
 def _no_inputs(arguments: Namespace) -> str:
     """Return the message for a call without the inputs of the system, with an example of each way to give them."""
-    command = shlex.join(
-        ["bert-conformance", "diagnose", "--checkpoint", str(arguments.checkpoint), "--outputs", str(arguments.outputs)]
-    )
+    command = shlex.join(["bert-conformance", "diagnose", str(arguments.file), "--checkpoint", str(arguments.checkpoint)])
     return f"""\
-the inputs are missing: {name_of(arguments.outputs)} has outputs only, and `diagnose` compares them with those of a correct
+the inputs are missing: {name_of(arguments.file)} has outputs only, and `diagnose` compares them with those of a correct
 BERT on the same inputs. Give the texts that the system was given, one --text for each row of the outputs:
 
     {command} --text "I love cats!" --text "A lamp."
@@ -88,8 +69,8 @@ def _batch(arguments: Namespace, given: Given) -> Batch:
     sources = {
         "--text": bool(arguments.text),
         "--batch": bool(arguments.batch),
-        f"text in {name_of(arguments.outputs)}": bool(given.texts),
-        f"{', '.join(given.inputs)} in {name_of(arguments.outputs)}": bool(given.inputs),
+        f"text in {name_of(arguments.file)}": bool(given.texts),
+        f"{', '.join(given.inputs)} in {name_of(arguments.file)}": bool(given.inputs),
     }
     said = [name for name, there in sources.items() if there]
     if not said:

@@ -1,13 +1,12 @@
-"""The command `map`: propose the registration of a module with unknown names, as a table, as JSON, and as an adaptor in Python."""
+"""The command `map`: propose the registration of a module with unknown names, as a report and as an adaptor in Python."""
 
-import json
 import shlex
 from argparse import Namespace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.cli.output import show_document
+from conformance.cli.output import print_report
 from conformance.errors import UsageError
 from conformance.report.document import Document, Span
 
@@ -29,24 +28,7 @@ def run(arguments: Namespace) -> int:
         _require_new_python_file(arguments.output, arguments.module)
     found = proposal_of(arguments.module, arguments.checkpoint)
     refusal = _written(found, arguments.output) if arguments.output and found.parameters else None
-    if arguments.format == "json":
-        rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
-        print(
-            json.dumps(
-                {
-                    "build": found.builder.text,
-                    "call": found.call.arguments,
-                    "rows": rows,
-                    "open": found.open,
-                    "differs": found.differs,
-                },
-                ensure_ascii=False,
-                indent=2,
-            )
-        )
-    else:
-        output = None if refusal else arguments.output
-        show_document(_document(found, output), arguments.format)
+    print_report(_document(found, None if refusal else arguments.output), arguments.format)
     if refusal:
         raise refusal
     return 0 if found.is_runnable else 1
@@ -106,7 +88,14 @@ def _document(found: "Proposal", output: Path | None) -> Document:
         "questions": [(kind, texts) for kind, texts in (("open", found.open), ("differs", found.differs)) if texts],
         "next": _next(found, output) if output else "",
     }
-    return Document("map", view, found.name)
+    data = {
+        "build": found.builder.text,
+        "call": found.call.arguments,
+        "rows": [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()],
+        "open": found.open,
+        "differs": found.differs,
+    }
+    return Document("map", view, found.name, data=data)
 
 
 def _next(found: "Proposal", output: Path) -> str:
@@ -118,7 +107,7 @@ def _next(found: "Proposal", output: Path) -> str:
     if not found.is_runnable:
         return f"the adaptor is in {output}; answer its open questions there before it is run"
     name = shlex.quote(f"{output}:{variable(found)}")
-    return f"the adaptor is in {output}; next: bert-conformance run -i {name}{_smallest_golden(found)}"
+    return f"the adaptor is in {output}; next: bert-conformance run {name}{_smallest_golden(found)}"
 
 
 def _smallest_golden(found: "Proposal") -> str:

@@ -1,56 +1,58 @@
 """Output of commands: to files, in the format given by their suffixes, and to a terminal or pipe."""
 
-import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from conformance.cli.streams import unescaped
 from conformance.errors import OutputError, UsageError
-from conformance.report.document import Document
+from conformance.report.document import Document, Row
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.terminal import PIPED, show
 
-if TYPE_CHECKING:
-    from conformance.results.records import Results
 
-TRACE = "safetensors"  # the format of activations, which is no report
-_FORMAT_OF = {row.suffix: name for name, row in REPORT_FORMATS.items()} | {f".{TRACE}": TRACE}
-
-
-def formats_of(outputs: Iterable[Path], formats: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
-    """Return the format of each output file; called before any work, so that an invalid path is reported immediately.
+def require_writable(arguments: Namespace) -> None:
+    """Check the files of `--output` before any work.
 
     Raises:
-        UsageError: the suffix of a file is not that of an allowed format, or the file is a folder or one that the command reads.
+        UsageError: the suffix of a file is not one of the command's (`arguments.suffixes`), or the file is a folder or one that the
+            command reads.
     """
-    given = {path.resolve() for path in read}
-    found = {}
-    for path in outputs:
-        name = _FORMAT_OF.get(path.suffix.lower(), "")
-        if name not in formats:
-            raise UsageError(f"{path}: expected a suffix of {', '.join(s for s, name in _FORMAT_OF.items() if name in formats)}")
+    read = [value for values in vars(arguments).values() for value in (values if isinstance(values, list) else [values])]
+    for path in arguments.output:
+        if path.suffix.lower() not in arguments.suffixes:
+            raise UsageError(f"{path}: expected a suffix of {', '.join(arguments.suffixes)}")
         if path.is_dir():
             raise UsageError(f"{path} is a folder; give a file")
-        if path.resolve() in given:
+        if any(path.resolve() == Path(p).resolve() for p in read if isinstance(p, str | Path) and p is not path):
             raise UsageError(f"{path} is an input of this command; write to another file")
-        found[path] = name
-    return found
 
 
-def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
-    """Write each file in its format; missing folders are created.
+def emit(shown: Document, arguments: Namespace) -> None:
+    """Write a report to the files of `--output` or, if there are none, print it in the format of `--format`.
+
+    Files of other suffixes than those of reports are left to the command.
+    """
+    formats = {row.suffix: row for row in REPORT_FORMATS.values()}
+    write({path: formats[path.suffix.lower()].name for path in arguments.output if path.suffix.lower() in formats}, shown)
+    if not arguments.output:
+        print_report(shown, arguments.format)
+
+
+def write(files: dict[Path, str], shown: Document) -> None:
+    """Write a report to each file, in its format; missing folders are created.
 
     Raises:
         OutputError: files cannot be written; all others are.
     """
     failures = []
     for path, name in files.items():
-        text = made(name)
+        text = REPORT_FORMATS[name].text(shown)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
@@ -60,27 +62,18 @@ def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
         raise OutputError("\n".join(failures))
 
 
-def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return a document in one of `DOCUMENT_FORMATS`; `rows` are its content for JSON."""
-    return json.dumps(rows, indent=2) + "\n" if name == "json" else REPORT_FORMATS[name].of_document(shown)
-
-
-def show_document(shown: Document, name: str) -> None:
-    """Print a document to standard output in the format `pretty` or in a format of documents."""
-    if name == "pretty":
-        show(shown, console())
-    else:
-        sys.stdout.write(REPORT_FORMATS[name].of_document(shown))
-
-
-def show_results(results: "Results", name: str) -> None:
-    """Print results to standard output in the format `pretty`, in `long` with what is folded, or in one of `REPORT_FORMATS`."""
+def print_report(shown: Document, name: str) -> None:
+    """Print a report in the format `pretty`, in `long` with what is folded, or in one of `REPORT_FORMATS`."""
     if name in ("pretty", "long"):
-        from conformance.report.run import document
-
-        show(document(results), console(), is_long=name == "long")
+        show(shown, console(), is_long=name == "long")
     else:
-        sys.stdout.write(REPORT_FORMATS[name].of_results(results))
+        sys.stdout.write(REPORT_FORMATS[name].text(shown))
+
+
+def rows_document(rows: Sequence[dict[str, Any]]) -> Document:
+    """Return a report of rows with the same keys."""
+    cells: list[Row] = [list(map(str, row.values())) for row in rows]
+    return Document("names", {"tables": [("", list(rows[0]), cells)] if rows else []}, data=rows)
 
 
 def console() -> Console:

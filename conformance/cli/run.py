@@ -10,13 +10,13 @@ from conformance.checks.recording import Recording
 from conformance.checks.repro import FAILURES, remove_earlier_artifacts
 from conformance.checks.run_header import header_of
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
-from conformance.cli.output import show_results, write
+from conformance.cli.output import print_report, write
 from conformance.cli.progress_display import progress
 from conformance.cli.run_options import RunOptions, cases_of, digest, limits_of, settings_of
 from conformance.cli.work import Candidates, left_of
 from conformance.errors import INTERRUPTED, OutputError
 from conformance.numerics.machine import measure_early
-from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run import document
 from conformance.results.case import Case
 from conformance.results.records import CaseRecords, Results
 from conformance.results.to_records import footer
@@ -51,7 +51,7 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
                     shown.ended(records.check.outcome, records.check.seconds)
                     raise_lost_interrupt()
         except (KeyboardInterrupt, OutputError) as why:
-            show_results(recording.unfinished, how)
+            print_report(document(recording.unfinished), how)
             interrupted = isinstance(why, KeyboardInterrupt)
             count = f"{len(recording.recorded)} of {len(cases)} checks are in {recording.path}"
             print(
@@ -102,13 +102,13 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
     `require_unchanged` raises `OutputError` if the results file has not the results.
     """
-    page, lost = out.resolve() / _PAGE, list[OutputError]()
-    for attempt in (require_unchanged, lambda: write({page: "html"}, lambda name: REPORT_FORMATS[name].of_results(results))):
+    page, lost, shown = out.resolve() / _PAGE, list[OutputError](), document(results)
+    for attempt in (require_unchanged, lambda: write({page: "html"}, shown)):
         try:
             attempt()
         except OutputError as error:
             lost.append(error)
-    show_results(results, how)
+    print_report(shown, how)
     if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:

@@ -1,6 +1,5 @@
 """The command `similarity`: print which pairs of texts change rank between two systems."""
 
-import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from time import monotonic
 import numpy as np
 
 from conformance.candidates.lookup import PYTHON, READERS
-from conformance.cli.output import show_document
+from conformance.cli.output import emit
 from conformance.cli.progress_display import ProgressDisplay, progress
 from conformance.cli.trace import in_a_worker, traced
 from conformance.diagnosis.outputs import resolved
@@ -56,10 +55,7 @@ def run(arguments: Namespace) -> int:
             rounded[dtype].with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
         )
         found = compare_ranks(a, b)
-    if arguments.format == "json":
-        print(json.dumps({"systems": names, "dtypes": dtypes, "texts": texts, **asdict(found)}, indent=2))
-    else:
-        show_document(document(found, names, dtypes, texts), arguments.format)
+    emit(document(found, names, dtypes, texts), arguments)
     return 0 if found.explained else 1
 
 
@@ -128,16 +124,9 @@ def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str],
     changes = f"{len(found.changes)} of {found.pairs} pairs of texts change rank, in {found.discordant} changes of order"
     explained = "rounding explains all of them" if found.explained else f"rounding does not explain {found.unexplained} of these"
     verdict = f"{changes}; {explained}" if found.changes else "no pair of texts changes rank"
-    sentences = [
-        f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}",
-        *(
-            f"{letter}: {name}, {dtype}; the largest error of a cosine against the oracle is {excess:.3g} of its limit, "
-            f"{'within' if excess <= 1.0 else 'beyond'} what rounding explains"
-            for letter, name, dtype, excess in zip("AB", names, dtypes, found.excess, strict=True)
-        ),
-    ]
-    view = {"sentences": sentences, "rows": [_row(change, texts) for change in found.changes]}
-    return Document("similarity", view, verdict, "good" if found.explained else "bad")
+    data = {"systems": names, "dtypes": dtypes, "texts": texts, **asdict(found)}
+    view = data | {"rows": [_row(change, texts) for change in found.changes]}
+    return Document("similarity", view, verdict, "good" if found.explained else "bad", data)
 
 
 def _row(change: RankChange, texts: Sequence[str]) -> Row:

@@ -1,9 +1,8 @@
-"""The command `trace`: print the activations of an input step by step, and write them to files in the format of their suffixes.
+"""The command `trace`: print the activations of an input step by step, or write them to files in the format of their suffixes.
 
 The network, its inputs, and the activations of each side are those of `diff` and `similarity`, too.
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,16 +11,14 @@ from conformance.candidates.lookup import TRACE as TRACE_SUFFIX
 from conformance.candidates.recorded_trace import read as read_recorded
 from conformance.candidates.recorded_trace import recorded_on
 from conformance.checks.trace import TRUTH, Trace, read, record, save, true_trace
-from conformance.cli.output import TRACE, formats_of, show_document, text_of, write
+from conformance.cli.output import emit
 from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
 from conformance.goldens.golden import Golden
 from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
-from conformance.report.output_formats import DOCUMENT_FORMATS
-from conformance.report.trace_report import document, rows
-from conformance.report.trace_view import trace_view
+from conformance.report.trace_report import document
 
 USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and with texts
 
@@ -29,22 +26,16 @@ USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and w
 def run(arguments: Namespace) -> int:
     """Run `trace`; return 0 if there is an activation to show, else 1."""
     names = [arguments.name, *([arguments.name2] if arguments.name2 else [])]
-    files = formats_of(arguments.output, (*DOCUMENT_FORMATS, TRACE))
-    alone = [path for path, name in files.items() if name == TRACE]
+    alone = [path for path in arguments.output if path.suffix.lower() == TRACE_SUFFIX]
     if alone and len(names) > 1:
         raise UsageError(f"{alone[0]} holds the activations of one implementation; give only one, or write .html or .md")
     golden = subject(arguments, names)
     traces = [traced(name, golden, arguments) for name in names]
-    found = trace_view(*traces)
-    made, steps = document(found, traces), rows(found)
-    write({path: name for path, name in files.items() if name != TRACE}, lambda name: text_of(made, steps, name))
     for path in alone:
         save(traces[0], path)
-    if arguments.format == "pretty":
-        show_document(made, "pretty")
-    else:
-        sys.stdout.write(text_of(made, steps, arguments.format))
-    return 0 if steps else 1
+    shown = document(*traces)
+    emit(shown, arguments)
+    return 0 if shown.data else 1
 
 
 def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:

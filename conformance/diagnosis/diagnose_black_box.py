@@ -4,8 +4,7 @@ Its conclusions are frozen values, with one sentence for each fault and its plac
 """
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,7 +16,7 @@ from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.inputs import other_inputs, other_order
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.pooling import EMBEDDING, POOLINGS, declared, in_question
-from conformance.diagnosis.problem import PrintedTrial
+from conformance.diagnosis.problem import NO_FAULTS, PrintedTrial
 from conformance.diagnosis.tables import OutputTable
 from conformance.errors import UsageError
 from conformance.faults.fault import ignored
@@ -25,9 +24,7 @@ from conformance.goldens.custom_golden import golden_of
 from conformance.judge.evidence import Estimate
 from conformance.judge.filters import project
 from conformance.judge.number_words import enumerated, figure, hard_coded
-from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import FittedFaults
 from conformance.judge.step_phrases import phrases
 from conformance.judge.threads import products_on_one_thread
 from conformance.model.activation import SENTENCE
@@ -70,30 +67,22 @@ class RankedExplanation:
         pooling: name of the pooling; empty if there is no embedding.
         pooling_differs: whether it differs from the pooling that was asked for.
         dtype: the format in which the system computes.
-        explains: whether the remaining error passes as rounding.
         rms, max: RMS and maximum of the remaining error, in sigma.
         z: projection of the residual on the faults' effect, in standard deviations of the noise's projection; None if the faults
             have no effect.
         evidence: log-likelihood ratio to the correct network, in nats.
-        accounted: fraction of Σ r²/σ² that the explanation accounts for.
-        free: number of fitted parameters.
         tied: whether it cannot be distinguished from the best explanation on these numbers.
-        nll: −ln of the numbers' likelihood, up to a constant.
     """
 
     faults: tuple[FaultAttribution, ...]
     pooling: str
     pooling_differs: bool
     dtype: str
-    explains: bool
     rms: float
     max: float
     z: float | None
     evidence: float
-    accounted: float
-    free: int
     tied: bool
-    nll: float
 
 
 @dataclass(frozen=True)
@@ -130,7 +119,6 @@ class Diagnosis:
         unseen: the faults that the numbers would not have revealed.
         detected_faults: faults whose effect a filter finds in the residual although RMS and maximum may pass.
         explanations: the explanations, best first.
-        cut_short: description of what the search left out when its time ran out; else empty.
         unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
         features: number of features that embeddings are shortened to; None if they are whole.
         undeclared_pooling: whether any pooling of an embedding was allowed, since neither the checkpoint nor the user declares one.
@@ -153,7 +141,6 @@ class Diagnosis:
     unseen: tuple[Unseen, ...]
     detected_faults: tuple[str, ...]
     explanations: tuple[RankedExplanation, ...]
-    cut_short: str = ""
     unconfirmed: str = ""
     undeclared_pooling: bool = False
     stored: tuple[str, ...] = ()
@@ -174,8 +161,6 @@ def diagnose(
     pooling: str | None = None,
     dimensions: int | None = None,
     words: Sequence[Sequence[str]] | None = None,
-    time_limit: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
     """Judge the outputs of a black box, and find the faults that explain them if the correct network does not.
 
@@ -188,16 +173,13 @@ def diagnose(
         pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
         dimensions: number of features that embeddings are shortened to before they are normalised; None: all.
         words: the token of each id, used to report a missing prefix; ids are used if None.
-        time_limit: seconds after which the search ends with the best result so far; the correct network is always judged.
-        clock: function that returns the time in seconds.
 
     Returns:
         The diagnosis.
 
     Raises:
-        UsageError: an output does not fit, the pooling or format is unknown, or the limit is not a positive number.
+        UsageError: an output does not fit, or the pooling or format is unknown.
     """
-    budget = SearchBudget(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # raises for inputs that do not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
     numbers = resolved(given, checkpoint.architecture, batch, format_named(dtype), dimensions)
@@ -205,7 +187,7 @@ def diagnose(
     of_sentences = all(name == EMBEDDING or network.table[name].axes == SENTENCE for name in numbers)
     inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # outputs with one row per token do not fit fewer tokens
     with products_on_one_thread():
-        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, budget, inputs))
+        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, inputs))
 
 
 def _plain(part: Any) -> Any:
@@ -281,7 +263,6 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         unseen=tuple(Unseen(f.name, f.expected_z) for f in filters if not f.expected_z >= SEPARABLE_Z),
         detected_faults=tuple(f.name for f in judged.filters if f.effect is not None),
         explanations=tuple(_explanation(judged, trial, tied=tied) for trial, tied in ranked),
-        cut_short=case.budget.cut_short,
         unconfirmed=case.network.architecture.unconfirmed,
         undeclared_pooling=bool(case.network.poolings) and len(case.network.right_poolings) > 1,
         features=case.network.features,
@@ -291,16 +272,16 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
 def _reordered(judged: JudgedCase) -> list[PrintedTrial]:
     """Return the trial of the correct network with the rows in another order, if the outputs then conform; else none."""
     case = judged.case
-    order = other_order(case.right)
-    if order is None:
+    other = other_order(case.right)
+    if other is None:
         return []
-    restored = replace(case, network=replace(case.network, outputs=order.restored(case.network.outputs)), inputs=()).judged()
+    texts, inputs = other
+    outputs = {name: numbers.of_rows(np.argsort(texts)) for name, numbers in case.network.outputs.items()}
+    restored = replace(case, network=replace(case.network, outputs=outputs), inputs=()).judged()
     orders = math.lgamma(case.network.batch.size + 1)  # ln of the number of orders, since the best of them is taken
     if not restored.good or restored.best.nll + orders >= judged.best.nll:
         return []
-    fit = FittedFaults((), restored.base.squares)
-    inputs = order.inputs(case.network.batch)
-    return [PrintedTrial(fit, True, agreement=restored.best, dtype=case.dtype, inputs=inputs)]
+    return [PrintedTrial(NO_FAULTS, True, agreement=restored.best, dtype=case.dtype, inputs=inputs)]
 
 
 def _explanation(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> RankedExplanation:
@@ -315,21 +296,16 @@ def _explanation(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> Rank
     projection = None
     if fit.placements and np.isfinite(effect := (problem.value(fit.placements) - case.right.value)[index]).all():
         projection = project(base.residual[index], effect, base.noise(index))
-    before = float(base.squares[judged.best.pooling_index])
     return RankedExplanation(
         tuple(faults),
         case.pooling(index),
         index not in case.network.right_poolings,
         trial.dtype,
-        trial.explains,
         agreement.rms,
         agreement.max,
         projection.z if projection else None,
         judged.best.nll - agreement.nll,
-        1.0 - float(fit.squares[index]) / before if before else 0.0,
-        trial.free,
         tied,
-        agreement.nll,
     )
 
 

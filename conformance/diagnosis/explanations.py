@@ -10,20 +10,20 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox, BlackBoxSegment
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward
-from conformance.diagnosis.problem import LEAST_RMS, Filtered, PrintedProblem, PrintedTrial
+from conformance.diagnosis.problem import LEAST_RMS, NO_FAULTS, Filtered, PrintedProblem, PrintedTrial
 from conformance.faults import CATALOGUE
 from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.filters import GROSS
-from conformance.judge.search.budget import ELSE, SearchBudget
-from conformance.judge.search.fault_sets import RENOISED, Search
+from conformance.judge.search.fault_sets import FAULTS, Search
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import FittedFaults
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Format, format_named
 from conformance.numerics.memo import cached_property
+from conformance.progress import report_progress
 
-PARTIAL = 2  # number of sets that are reported for each number of faults if none explains the outputs
+OTHERS = "other poolings, formats and inputs"
+STAGES = (OTHERS, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
 BALLPARK = 4.0  # factor by which the estimate of a format's noise, before it is computed, may be wrong
 COARSEST = FORMATS["bfloat16"]
 
@@ -39,7 +39,6 @@ class BlackBoxCase:
         checkpoint: the architecture and weights.
         network: the black box.
         dtype: name of the promised format.
-        budget: the budget of the search.
         inputs: inputs that the system may have read instead of the batch.
         legal: the hypotheses for a format where the system runs.
     """
@@ -47,7 +46,6 @@ class BlackBoxCase:
     checkpoint: Checkpoint
     network: BlackBox
     dtype: str
-    budget: SearchBudget
     inputs: Sequence[OtherInputs] = ()
     legal: Legal = hypotheses
 
@@ -77,7 +75,7 @@ class BlackBoxCase:
 
     def _judged_under(self, base: JudgedForward) -> "JudgedCase":
         agreements = [base.agreement(index) for index in self.network.right_poolings]
-        problem = PrintedProblem(base, self.budget)
+        problem = PrintedProblem(base)
         filters = {a.pooling_index: tuple(problem.filters(a.pooling_index)) for a in agreements if a.passes}
         good = tuple(index for index, of in filters.items() if all(f.effect is None for f in of))
         best = min((a for a in agreements if not good or a.pooling_index in good), key=lambda a: a.nll)
@@ -110,50 +108,32 @@ class JudgedCase:
     def problem(self) -> PrintedProblem:
         """The printed numbers, to be explained better than by the correct network, up to what filters detect."""
         patterns = [f.effect for f in self.filters if f.effect is not None]
-        return PrintedProblem(self.base, self.case.budget, patterns, self.best.nll)
+        return PrintedProblem(self.base, patterns, self.best.nll)
 
     def trials(self, tried: Sequence[FaultPlacement]) -> list[PrintedTrial]:
-        """Return the trials that explain the outputs and are likelier than the correct network, or else the nearest trials."""
+        """Return the trials that explain the outputs and are likelier than the correct network."""
         others = [t for t in self._others() if t.explains and t.agreement.nll < self.best.nll]
         if any(not t.loose for t in others):
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
         searched = [p for p in tried if p.fault.extent == WHOLE_LAYER or not p.fault.after_failure]
-        result = Search(self.problem, searched, rounding, self.case.budget).result()
-        if others or result.explaining:
-            return [*others, *result.explaining]
-        nearest = [t for fits in result.nearest for t in self._nearest(fits) if self.problem.is_determined(t.fit)]
-        return [t for t in nearest if t.explains] or nearest
-
-    def _nearest(self, fits: Sequence[FittedFaults]) -> list[PrintedTrial]:
-        """Return the sets that leave the smallest residual on the whole batch, to be reported if nothing explains the outputs."""
-        if self.case.budget.is_spent():
-            return [self.problem.judge(self.problem.fit_on_whole(fit), own=False) for fit in fits[:1]]
-        nearest = sorted((self.problem.fit_on_whole(fit) for fit in fits), key=lambda fit: fit.distance)
-        return [self.problem.judge(fit, own=number < RENOISED) for number, fit in enumerate(nearest[:PARTIAL])]
+        return [*others, *Search(self.problem, searched, rounding, begin=_begin).explaining()]
 
     def _others(self) -> Iterator[PrintedTrial]:
         """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""
-        case, network, squares = self.case, self.case.network, self.base.squares
-        poolings = sorted(set(range(len(squares))) - set(network.right_poolings))
+        case, network = self.case, self.case.network
         promised = self.problem.storage
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > promised.unit_roundoff and self._could_be(f, BALLPARK)]
         part = self.problem.part(()).right.network
         longest = _longest_row(network)
-        case.budget.begin(ELSE, len(poolings) + len(narrower) + len(case.inputs))
-        for index in poolings:
-            if not case.budget.take_one():
-                return
-            agreement, only = self.base.agreement(index), np.where(np.arange(len(squares)) == index, squares, np.inf)
-            yield PrintedTrial(FittedFaults((), only), agreement.passes, agreement=agreement, dtype=case.dtype)
+        _begin(OTHERS)
+        for index in sorted(set(range(network.reading.shape[0])) - set(network.right_poolings)):
+            agreement = self.base.agreement(index)
+            yield PrintedTrial(NO_FAULTS, agreement.passes, agreement=agreement, dtype=case.dtype)
         for other in narrower:
-            if not case.budget.take_one():
-                return
             weights = rounded_weights(case.checkpoint, other.name, cache)
             yield from self._of_network(replace(network, weights=weights), replace(part, weights=weights), other)
         for inputs in case.inputs:
-            if not case.budget.take_one():
-                return
             read = replace(network, batch=inputs.batch)
             yield from self._of_network(read, read.of_rows(longest) if longest else None, promised, inputs)
 
@@ -169,10 +149,9 @@ class JudgedCase:
             if all(largest[index] > GROSS * base.limits(index).max for index in poolings):
                 return
         judged = JudgedForward(BlackBoxSegment(network, storage), hypothesis, base).widened()
-        fit = FittedFaults((), judged.squares)
         for agreement in map(judged.agreement, poolings):
             explains = agreement.passes and (inputs is not None or agreement.rms >= LEAST_RMS)
-            yield PrintedTrial(fit, explains, loose=inputs is None, agreement=agreement, dtype=storage.name, inputs=inputs)
+            yield PrintedTrial(NO_FAULTS, explains, loose=inputs is None, agreement=agreement, dtype=storage.name, inputs=inputs)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
         """Return whether the residual is no larger than a narrower format's rounding, and smaller by at most the factor `times`.
@@ -187,10 +166,10 @@ class JudgedCase:
         return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * base.limits(0).rms)).any())
 
     def ranked(self, trials: Sequence[PrintedTrial]) -> list[tuple[PrintedTrial, bool]]:
-        """Return the trials in order, each with whether it is tied with the first.
+        """Return the trials, which explain the numbers, in order, each with whether it is tied with the first.
 
-        Trials that explain the numbers come first, those that need a larger sigma after the others; then trials are ordered by
-        cost: the nll plus the evidence threshold for each fault, fitted number, other input, and pooling that was not asked for.
+        Trials that need a larger sigma come after the others; then trials are ordered by cost: the nll plus the evidence threshold
+        for each fault, fitted number, other input, and pooling that was not asked for.
         Of the trials tied with the first, those with the fewest of these come first, then those with the widest reach, then the
         catalogue's order holds.
         """
@@ -203,17 +182,21 @@ class JudgedCase:
             return t.agreement.nll + evidence_threshold * (t.complexity + is_other)
 
         def is_tied(t: PrintedTrial) -> bool:
-            is_alike = first.explains and (t.explains, t.loose) == (True, first.loose)
-            return is_alike and cost(t) - cost(first) < evidence_threshold and t.complexity <= first.complexity
+            return t.loose == first.loose and cost(t) - cost(first) < evidence_threshold and t.complexity <= first.complexity
 
         def simplest(t: PrintedTrial) -> tuple[int, int, list[int]]:
             placements = t.fit.placements
             return t.complexity, sum(p.reach for p in placements), [_ORDER[p.fault.name] for p in placements]
 
-        ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
+        ordered = sorted(trials, key=lambda t: (t.loose, cost(t)))
         first = ordered[0]
         tied = sorted(filter(is_tied, ordered), key=simplest)
         return [*((t, True) for t in tied), *((t, False) for t in ordered if not is_tied(t))]
+
+
+def _begin(stage: str) -> None:
+    """Report that a stage of the search begins."""
+    report_progress(stage, STAGES.index(stage) / len(STAGES))
 
 
 def _longest_row(network: BlackBox) -> list[int]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
-from conformance.diagnosis.black_box import BlackBoxSegment, Outputs
+from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.model.batch import Batch, Ids
 from conformance.numerics.formats import Array, Mask
 
@@ -112,55 +113,39 @@ def _without(batch: Batch, count: int) -> Batch:
     return Batch(**{name: np.delete(array, np.s_[1 : 1 + count], 1) for name, array in batch.arrays().items()})
 
 
-@dataclass(frozen=True, eq=False)
-class RowOrder:
-    """An order of the rows.
+def other_order(right: BlackBoxSegment) -> tuple[Ids, OtherInputs] | None:
+    """Return the text of each row of the outputs, (B,), and the batch in this order, if it is not the batch's; else None.
 
-    Attributes:
-        texts: (B,) the text of each row of the outputs.
-        moved: the rows of another text than their own; rows without numbers are left out.
-    """
-
-    texts: Ids
-    moved: tuple[int, ...]
-
-    def restored(self, outputs: Outputs) -> Outputs:
-        """Return the outputs with each row at the place of its text."""
-        rows = np.argsort(self.texts)
-        return {name: numbers.of_rows(rows) for name, numbers in outputs.items()}
-
-    def inputs(self, batch: Batch) -> OtherInputs:
-        """Return the batch in this order, with the order in words."""
-        first, *others = self.moved
-        clauses = [f"row {first} of the outputs is that of text {self.texts[first]}"]
-        clauses += [f"row {row} that of text {self.texts[row]}" for row in others]
-        more = [f"{len(clauses) - _LISTED} more"] if len(clauses) > _LISTED else []
-        return OtherInputs(
-            REORDERED, REORDERED.sentence.format(value=", ".join([*clauses[:_LISTED], *more])), batch.cut(self.texts)
-        )
-
-
-def other_order(right: BlackBoxSegment) -> RowOrder | None:
-    """Return the order in which each row of the outputs is nearest to its text; None if it is the batch's, or there is none.
-
-    A row that is nearest to a text equal to its own keeps its place. Of the poolings that a correct system may have, that with the
-    smallest distances counts.
+    It is the order with the smallest sum of the rows' distances from their texts (an assignment problem: Kuhn 1955), under the
+    pooling, of those that a correct system may have, for which that sum is the smallest. Rows of equal texts, and rows without
+    numbers, keep their places.
     """
     batch = right.network.batch
     if batch.size == 1 or (right.network.reading.rows < 0).any():
         return None
-    each = [_distances(right, pooling_index) for pooling_index in right.network.right_poolings]
-    has_numbers = np.asarray(np.isfinite(each[0]).any(1))
-    distances = min(each, key=lambda d: float(d[has_numbers].min(1).sum()))
-    texts = _assigned(_first_equal(batch)[distances.argmin(1)], _first_equal(batch), has_numbers)
-    if texts is None:
+    each = [_distances(right, index) for index in right.network.right_poolings]
+    has_numbers: Mask = np.asarray(np.isfinite(each[0]).any(1))
+    costs = [_finite(distances, has_numbers) for distances in each]
+    orders = [linear_sum_assignment(cost) for cost in costs]
+    best = min(range(len(each)), key=lambda i: float(costs[i][orders[i]].sum()))
+    texts, numbers = np.asarray(orders[best][1], np.int64), _numbers_of_equal_texts(batch)
+    moved = np.flatnonzero(np.asarray(has_numbers & (numbers[texts] != numbers)))
+    if not len(moved):
         return None
-    moved = np.flatnonzero(has_numbers & (texts != np.arange(batch.size)))
-    return RowOrder(texts, tuple(map(int, moved))) if len(moved) else None
+    clauses = [f"row {row} {'of the outputs is ' if row == moved[0] else ''}that of text {texts[row]}" for row in moved]
+    more = [f"{len(clauses) - _LISTED} more"] if len(clauses) > _LISTED else []
+    sentence = REORDERED.sentence.format(value=", ".join([*clauses[:_LISTED], *more]))
+    return texts, OtherInputs(REORDERED, sentence, batch.cut(texts))
+
+
+def _finite(distances: Array, has_numbers: Mask) -> Array:
+    """Return the distances; where there is none, more than those of all rows together, and 0 for a row without numbers."""
+    none = len(distances) * distances[np.isfinite(distances)].max()
+    return np.where(np.isfinite(distances), distances, np.where(has_numbers[:, None], none, 0.0))
 
 
 def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
-    """Return the mean square difference of each row of the outputs from each text's, (B, B); infinite if they share no number."""
+    """Return the mean squared difference of each row of the outputs from each text's, (B, B); infinite if they share none."""
     size = right.network.batch.size
     squares, counts = np.zeros((size, size)), np.zeros((size, size))
     for name, numbers in right.network.outputs.items():
@@ -174,23 +159,8 @@ def _distances(right: BlackBoxSegment, pooling_index: int) -> Array:
     return np.where(counts > 0.0, squares / np.maximum(counts, 1.0), np.inf)
 
 
-def _first_equal(batch: Batch) -> Ids:
-    """Return the number of the first text that is equal to each text, (B,)."""
+def _numbers_of_equal_texts(batch: Batch) -> Ids:
+    """Return a number for each text, (B,), which texts share if they are equal."""
     arrays = batch.arrays()
     rows = np.concatenate([arrays[name].reshape(batch.size, -1) for name in _COMPARED if name in arrays], 1)
-    _, first, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return np.asarray(first[number.reshape(-1)], np.int64)
-
-
-def _assigned(nearest: Ids, first_equal: Ids, has_numbers: Mask) -> Ids | None:
-    """Return a different text for each row, equal to the nearest one, or None if there is no such order."""
-    texts = np.where(has_numbers & (nearest == first_equal), np.arange(len(nearest)), -1)
-    free = sorted(set(range(len(nearest))) - set(texts.tolist()))
-    for row in np.flatnonzero(has_numbers & (texts < 0)):
-        text = next((t for t in free if first_equal[t] == nearest[row]), None)
-        if text is None:
-            return None
-        texts[row] = text
-        free.remove(text)
-    texts[texts < 0] = free
-    return texts
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)

@@ -85,13 +85,6 @@ class JudgedForward:
         return np.asarray(self.actual - self.forward.value)
 
     @property
-    def squares(self) -> Array:
-        """Σ r²/σ² under each pooling, (P,), by the correct network's sigma; infinite if the network yields a non-finite number."""
-        with np.errstate(all="ignore"):
-            squares = np.square(self.residual / self.base.sigma).sum(1)
-        return np.where(np.isfinite(squares), squares, np.inf)
-
-    @property
     def largest(self) -> Array:
         """The largest error under each pooling, in sigma, (P,); infinite if the network yields a non-finite number."""
         with np.errstate(all="ignore"):

@@ -140,7 +140,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
     expected = tuple(len(i) for i in index)
     try:
         _require_shape(part.shape, expected, name)
-        known = filled(values, expected, name, part.digits, stored=part.stored, computed=computed)
+        known = filled(values, expected, name, stored=part.stored, computed=computed)
     except UsageError as error:
         axes = (
             " × ".join(
@@ -195,7 +195,6 @@ def filled(
     tree: Any,
     shape: tuple[int, ...],
     name: str,
-    digits: int | None = None,
     *,
     stored: str = "",
     computed: Format = FORMATS["float32"],
@@ -206,7 +205,6 @@ def filled(
         tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them; or an array.
         shape: shape of the whole output.
         name: name of the output, for errors.
-        digits: decimals of every number, which override the printed digits.
         stored: name of the format in which the numbers were stored, whose rounding is included if it is narrower than `computed`;
             if empty, that of an array's dtype.
         computed: the format in which the numbers were computed.
@@ -220,8 +218,6 @@ def filled(
         values, units = np.full(shape, math.nan), np.zeros(shape)
         for index, text in _leaves(tree, shape, name, ()):
             values[index], units[index] = _read(text, name, index)
-    if digits is not None:
-        units = np.full(shape, 10.0**-digits)
     narrow = FORMATS.get(stored)
     if narrow is None or narrow.unit_roundoff <= computed.unit_roundoff:
         return PrintedNumbers(values, units)

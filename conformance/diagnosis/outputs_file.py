@@ -1,21 +1,14 @@
 """Reader for the outputs of a black box: the numbers in a file, the outputs they belong to, and the inputs.
 
-A pipe is copied to a temporary file, whose format its first bytes show.
 Embeddings in servers' replies: OpenAI's format, which llama.cpp and TEI support too, and those of Ollama, TEI and llama.cpp.
 """
 
-import base64
-import binascii
-import shutil
-import stat
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from conformance.diagnosis.outputs import AXES
@@ -28,10 +21,8 @@ from conformance.model.files import (
     parsed_numbers,
     read_npy,
     read_npz,
-    read_parquet,
     read_text,
     reading,
-    scratch_folder,
 )
 
 _ABOUT = frozenset(
@@ -46,9 +37,6 @@ def outputs_of(reply: Any) -> dict[str, Any]:
     Args:
         reply: a list of numbers, of vectors or of `{"index": 0, "embedding": …}`; or an object with such a list as `data`; or any
             other object, whose entries are returned.
-
-    Raises:
-        UsageError: an embedding is a text that is not base64 of float32.
     """
     if isinstance(reply, dict) and _is_indexed(reply.get("data")):
         reply = reply["data"]
@@ -56,7 +44,7 @@ def outputs_of(reply: Any) -> dict[str, Any]:
         return {"": _vectors([entry["embedding"] for entry in sorted(reply, key=lambda entry: int(entry.get("index", 0)))])}
     if isinstance(reply, list):
         return {"": _vectors(reply)}
-    embeddings = {name: _vectors(reply[name]) for name in ("embedding", "embeddings") if isinstance(reply.get(name), str | list)}
+    embeddings = {name: _vectors(reply[name]) for name in ("embedding", "embeddings") if isinstance(reply.get(name), list)}
     return {name: entry for name, entry in {**reply, **embeddings}.items() if name not in _ABOUT}
 
 
@@ -65,12 +53,7 @@ def _is_indexed(entries: Any) -> bool:
 
 
 def _vectors(tree: Any) -> Any:
-    """Return vectors, decoded from base64 where needed; token vectors of texts of different lengths are padded with `...`."""
-    if isinstance(tree, str):
-        return _decoded(tree) if tree != "..." else tree
-    tree = [_vectors(part) if isinstance(part, str) and len(part) > len("...") and not _is_number(part) else part for part in tree]
-    if tree and all(isinstance(part, np.ndarray) for part in tree):
-        return np.stack(tree)
+    """Return vectors; token vectors of texts of different lengths are padded with `...`."""
     if depth(tree) != 3 or not all(isinstance(rows, list) for rows in tree):
         return tree
     longest = max(len(rows) for rows in tree)
@@ -79,25 +62,7 @@ def _vectors(tree: Any) -> Any:
     return [rows if len(rows) == longest or "..." in rows else [*rows, "..."] for rows in tree]
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _decoded(text: str) -> npt.NDArray[np.float32]:
-    """Return the little-endian float32 numbers that a text encodes in base64."""
-    try:
-        content = base64.b64decode(text, validate=True)
-        return np.frombuffer(content, "<f4").astype(np.float32)
-    except (binascii.Error, ValueError):
-        raise UsageError(f"an embedding is {text!r:.60}, expected a list of numbers, or float32 in base64") from None
-
-
 INPUTS = tuple(f.name for f in fields(Batch))
-_TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that hold input texts
 
 
 @dataclass(frozen=True)
@@ -115,21 +80,23 @@ class Given:
     texts: tuple[str, ...] = ()
 
 
-def read(path: Path) -> Given:
-    """Read a `.npy`, `.npz`, `.safetensors`, `.parquet` or `.json` file, or a text file with JSON or printed tables.
+STANDARD_INPUT = Path("-")
 
-    A pipe, or standard input for `-`, may have any of these contents.
+
+def name_of(path: Path) -> str:
+    """Return the name by which messages call the source of outputs."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def read(path: Path) -> Given:
+    """Read a `.npy`, `.npz` or `.safetensors` file, or a text file with JSON or printed tables; `-` is text from standard input.
 
     Raises:
         UsageError: the file cannot be read, or contains no outputs.
-        DependencyMissingError: the file is a Parquet file and pyarrow is not installed.
     """
-    readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays, ".npy": _array, ".parquet": _parquet}
-    with reading(name_of(path), "outputs", UsageError), _as_file(path) as file:
-        try:
-            given = readers.get(file.suffix, _text)(file)
-        except UsageError as error:
-            raise UsageError(str(error).replace(str(file), name_of(path))) from error
+    readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays, ".npy": _array}
+    with reading(name_of(path), "outputs", UsageError):
+        given = _given_text(_standard_input(), name_of(path)) if path == STANDARD_INPUT else readers.get(path.suffix, _text)(path)
     if not given.tables:
         raise UsageError(
             f"{name_of(path)} holds no outputs, only {', '.join(given.inputs) or 'texts'}; expected last_hidden_state, "
@@ -138,34 +105,46 @@ def read(path: Path) -> Given:
     return given
 
 
+def _standard_input() -> str:
+    content = sys.stdin.buffer.read(OUTPUTS + 1)
+    if len(content) > OUTPUTS:
+        raise ValueError(f"it has more than {OUTPUTS} bytes; write them to a file")
+    if not content.strip():
+        raise ValueError("it is empty")
+    return content.decode()
+
+
 def _text(file: Path) -> Given:
-    text = read_text(file)
+    return _given_text(read_text(file), str(file))
+
+
+def _given_text(text: str, source: str) -> Given:
     if text.lstrip().startswith(("{", "[")):
         try:
-            return _given(parsed_numbers(text, PrintedNumber), file)
+            return _given(parsed_numbers(text, PrintedNumber), source)
         except (ValueError, RecursionError):
             pass  # lists printed by Rust or NumPy, which are not JSON
     found: dict[str, OutputTable] = {}
-    for name, table in tables(text, str(file)):
+    for name, table in tables(text, source):
         if name in found:
-            raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
+            raise UsageError(f"{source} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
         found[name] = table
     return Given(found)
 
 
 def _json(file: Path) -> Given:
-    return _given(parsed_numbers(read_text(file), PrintedNumber), file)
+    return _given(parsed_numbers(read_text(file), PrintedNumber), str(file))
 
 
-def _given(tree: Any, file: Path) -> Given:
+def _given(tree: Any, source: str) -> Given:
     """Return the content of a server's reply, or of an object with inputs and outputs by name."""
     if not isinstance(tree, dict | list):
-        raise UsageError(f"{file} holds {tree!r:.40}, expected an object or a list: outputs by name, or a server's reply")
+        raise UsageError(f"{source} holds {tree!r:.40}, expected an object or a list: outputs by name, or a server's reply")
     found = outputs_of(tree)
     texts = found.pop("text", ())
     texts = (texts,) if isinstance(texts, str) else texts
     if not isinstance(texts, list | tuple) or not all(type(t) is str for t in texts):
-        raise UsageError(f"{file}: text is {texts!r:.100}, expected a text or a list of them")
+        raise UsageError(f"{source}: text is {texts!r:.100}, expected a text or a list of them")
     inputs = {name: _integers(found.pop(name), name) for name in INPUTS if name in found}
     return Given({name: _table(name, part) for name, part in found.items()}, inputs, tuple(texts))
 
@@ -182,14 +161,13 @@ def _integers(tree: Any, name: str) -> Any:
 def _table(name: str, part: Any) -> OutputTable:
     if not isinstance(part, dict):
         return OutputTable(part)
-    known = {"values", "digits", *AXES.values()}
+    known = {"values", *AXES.values()}
     if "values" not in part or set(part) - known:
         raise UsageError(
             f"{name} has {', '.join(part)}; expected values and, where needed, {', '.join(sorted(known - {'values'}))}"
         )
     parts = {axis: _integers(part[axis], f"{name}/{axis}") for axis in AXES.values() if axis in part}
-    digits = None if "digits" not in part else _integers(part["digits"], f"{name}/digits")
-    return OutputTable(part["values"], parts, digits)
+    return OutputTable(part["values"], parts)
 
 
 def _arrays(file: Path) -> Given:
@@ -199,12 +177,11 @@ def _arrays(file: Path) -> Given:
     outputs = {}
     for name, array in found.items():
         base, _, axis = name.partition("/")
-        if axis and (base not in found or axis not in (*AXES.values(), "digits")):
+        if axis and (base not in found or axis not in AXES.values()):
             raise UsageError(f"{file} has {name}; expected NAME/ and one of {', '.join(AXES.values())}, beside NAME")
         if not axis:
             parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in AXES.values() if f"{name}/{a}" in found}
-            digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
-            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, digits, stored=formats.get(name, ""))
+            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, stored=formats.get(name, ""))
     return Given(outputs, inputs)
 
 
@@ -227,58 +204,3 @@ def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biuf":
         raise UsageError(f"{name} is of {array.dtype}, expected numbers")
     return array
-
-
-def _parquet(file: Path) -> Given:
-    """Return texts, inputs and outputs of a Parquet file; each column of lists is an output, and number columns make up one."""
-    columns, formats = read_parquet(file)
-    texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
-    arrays = {
-        name: _numbers(np.asarray(column), f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)
-    }
-    inputs = {name: arrays.pop(name) for name in INPUTS if name in arrays}
-    found = {name: OutputTable(array, stored=formats.get(name, "")) for name, array in arrays.items() if array.ndim > 1}
-    scalars = {name: array for name, array in arrays.items() if array.ndim == 1}
-    if not found and scalars:
-        stored = next((formats[name] for name in scalars if name in formats), "")
-        found = {"": OutputTable(np.stack(list(scalars.values()), 1), stored=stored)}
-    return Given(found, inputs, texts)
-
-
-STANDARD_INPUT = Path("-")
-
-_LENGTH = 8  # bytes of the length of the header with which a safetensors file begins
-# The first bytes of the binary formats that have a signature, each with the suffix of its files.
-_SIGNATURES = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"PAR1": ".parquet"}
-
-
-def name_of(path: Path) -> str:
-    """Return the name by which messages call the source of outputs."""
-    return "standard input" if path == STANDARD_INPUT else str(path)
-
-
-@contextmanager
-def _as_file(path: Path) -> Iterator[Path]:
-    """Yield a path; for a stream, that of a temporary file with its content, which is removed afterwards."""
-    if path != STANDARD_INPUT and not stat.S_ISFIFO(path.stat().st_mode):
-        yield path
-        return
-    with nullcontext(sys.stdin.buffer) if path == STANDARD_INPUT else path.open("rb") as stream:
-        content = stream.read(OUTPUTS + 1)
-    if len(content) > OUTPUTS:
-        raise ValueError(f"it has more than {OUTPUTS} bytes; write them to a file")
-    if not content.strip():
-        raise ValueError("it is empty")
-    folder = scratch_folder()
-    try:
-        file = folder / f"outputs{_suffix(content)}"
-        file.write_bytes(content)
-        yield file
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _suffix(content: bytes) -> str:
-    known = next((suffix for signature, suffix in _SIGNATURES.items() if content.startswith(signature)), "")
-    is_safetensors = content[_LENGTH : _LENGTH + 1] == b"{" and int.from_bytes(content[:_LENGTH], "little") <= len(content)
-    return known or (".safetensors" if is_safetensors else ".txt")

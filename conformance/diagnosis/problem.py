@@ -15,7 +15,6 @@ from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import PROMISING, Agreement, JudgedForward
 from conformance.judge.evidence import Estimate
 from conformance.judge.filters import GROSS, expected_z, is_detected, is_gross, largest_element, project
-from conformance.judge.search.budget import RIGHT, SearchBudget
 from conformance.judge.search.parameters import estimates, fitted, right_value, wrong_value
 from conformance.judge.search.placements import FaultPlacement, with_faults
 from conformance.judge.search.problem import FittedFaults, Problem, Trial
@@ -28,6 +27,7 @@ NUMBERS = 64  # how many numbers these rows should have; fewer suffice to distin
 TIES = 8.0
 # The RMS of correct runs is 0.3 to 2 sigma; an error with a smaller RMS is not explained by another format's noise.
 LEAST_RMS = 0.3
+NO_FAULTS = FittedFaults((), np.zeros(1))  # the fit of a trial without faults of the network, whose distance is not compared
 WIDER = 2.0  # multiple of the correct network's sigma beyond which an explanation consists mostly of noise
 
 
@@ -85,7 +85,6 @@ class PrintedProblem(Problem[PrintedTrial]):
     def __init__(
         self,
         base: JudgedForward,
-        budget: SearchBudget,
         patterns: Sequence[Array] = (),
         most: float = math.inf,
         part: tuple[BlackBoxSegment, Array] | None = None,
@@ -94,14 +93,13 @@ class PrintedProblem(Problem[PrintedTrial]):
 
         Args:
             base: the correct network, on the whole batch, under the arithmetic that is taken for the system's.
-            budget: the budget of the search.
             patterns: effects of faults whose filters found that the residual is not noise; under an explanation they must not.
             most: the negative log-likelihood of the correct network, which an explanation must not exceed.
             part: the correct network on a part of the batch, and its sigma; None for the whole batch.
         """
         right, self.sigma = part or (base.forward, base.sigma)
         super().__init__(right, right.storage, right.network.reading.actual, 1.0 / self.sigma)
-        self._base, self._budget, self._patterns, self._most = base, budget, patterns, most
+        self._base, self._patterns, self._most = base, patterns, most
 
     def part(self, placements: Sequence[FaultPlacement]) -> "PrintedProblem":
         """Return the problem on the part of the batch where the network with these faults leaves the largest residual."""
@@ -110,7 +108,7 @@ class PrintedProblem(Problem[PrintedTrial]):
             return self
         kept = np.isin(self.right.network.reading.rows, rows)
         right = BlackBoxSegment(self.right.network.of_rows(rows), self.storage)
-        return PrintedProblem(self._base, self._budget, self._patterns, self._most, (right, self.sigma[:, kept]))
+        return PrintedProblem(self._base, self._patterns, self._most, (right, self.sigma[:, kept]))
 
     def rows(self, placements: Sequence[FaultPlacement] = ()) -> list[int]:
         """Return the rows of the batch with the largest residual under these faults, until there are enough numbers and tokens."""
@@ -142,10 +140,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         )
         placements = [s for s in forward.filtered if not ancestors.isdisjoint(s.places)]
         noise, residual = self._base.noise(pooling_index), self._base.residual[pooling_index]
-        self._budget.begin(RIGHT, len(placements))
         for placement in placements:
-            if not self._budget.take_one():
-                break
             on_part = effect_of_fault(part.right, placement, None, pooling_index)
             z = 0.0 if on_part is None else float((np.abs(on_part) / part.sigma[pooling_index]).max())
             pattern = None
@@ -194,7 +189,7 @@ class PrintedProblem(Problem[PrintedTrial]):
         fit = self.evaluate(fit.placements) or FittedFaults(fit.placements, self.none.squares)
         rms = math.sqrt(fit.distance / self.weights.shape[1])
         is_near = rms <= PROMISING * self._base.limits(fit.pooling_index).rms
-        return fitted(self, fit) if is_near and not self._budget.is_spent() else fit
+        return fitted(self, fit) if is_near else fit
 
     def judge(self, fit: FittedFaults, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.

@@ -1,13 +1,9 @@
-"""Parser for tables as libraries print them: brackets, numbers, ellipses, optionally with a name before and a shape after.
+"""Parser for tables as libraries print them: brackets, numbers, ellipses, optionally with a name before and a shape after."""
 
-Of transcripts of interactive sessions, the printed output is read without the code.
-"""
-
-import math
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,43 +21,13 @@ class PrintedNumber(str):
     __slots__ = ()
 
 
-_PROMPT = re.compile(r"\s*(?:>>>|>|\$|In \[\d+\]:|Out\[\d+\]:)(?:\s|$)")
-_QUOTE = re.compile(r"\s*>[> ]*")
-_CONTINUED = re.compile(
-    r"\s*\.\.\.(?::|\s)\s*[^\s\[\]\d.,+-]"
-)  # a continued line of Python or IPython; an omitted row of a table has no code after the dots
-_TABLE = re.compile(r"(?:[\w.]+\s*[=:]\s*)?(?:[\w.]+[(!])?\[[\[\s]*[-+]?\.?\d")
-
-
-def printed_text(text: str) -> str:
-    """Return the text with prompts blanked out and code removed, so that lines and columns of the output are kept.
-
-    If every line begins with `>`, the whole text is a quotation, and only the marks are blanked out. Otherwise the text after a
-    prompt (`>>>`, `>`, `$`, `In [1]:`) is code, unless it is itself a table; the text after `Out[1]:` is output.
-    """
-    lines = text.splitlines()
-    if lines and all(_QUOTE.match(line) for line in lines if line.strip()):
-        return "\n".join(_QUOTE.sub(lambda found: " " * len(found[0]), line, count=1) for line in lines)
-    kept: list[str] = []
-    is_code = False
-    for line in lines:
-        prompt = _PROMPT.match(line)
-        if prompt:
-            is_code = "Out" not in prompt[0] and not _TABLE.match(line[prompt.end() :])
-            line = " " * prompt.end() + line[prompt.end() :]
-        else:
-            is_code = is_code and bool(_CONTINUED.match(line))
-        kept.append("" if is_code else line)
-    return "\n".join(kept)
-
-
 _BEFORE = 300  # characters before a bracket that are searched for a table's name
 _WORD = string.ascii_letters + string.digits + "_."
 _TABLES = 2**16  # maximum number of tables: more than a BERT of a thousand layers has activations
 _AXES = 16  # maximum nesting depth, more than any table has
 _CALL = r"(?:[A-Za-z_][\w.]*!?\()"  # `tensor(` or `np.float32(` around a number or a part of a table
 _TOKEN = re.compile(
-    rf"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)(?:\s*\d+ more items?)?|(?P<comma>,)|(?P<around>{_CALL}|\)"
+    rf"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)|(?P<comma>,)|(?P<around>{_CALL}|\)"
     r"|(?:dtype|device|grad_fn|requires_grad)=[^\s,)\]]*)|(?P<number>[^\s,()\[\]]+))"
 )
 _LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
@@ -77,7 +43,6 @@ _SHAPE = re.compile(  # candle's last line, `shape=` of NumPy and of Rust's ndar
 )
 _NARROW = re.compile(r"\bb?float16\b")
 _STORED = re.compile(r"(?:,\s*device='[^']*')?,\s*dtype=(?:torch\.)?(b?float16)\b")  # after a table of PyTorch or NumPy
-_SHAPES = ("dims", "shape")  # names of lists that hold the shape of the table beside them, as in JavaScript
 _LABEL = re.compile(r"^\s*[A-Za-z_][\w .\[\]-]*[:=]\s*(?=[-+.\d])")
 _TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(?:16|32|64)|half|double)?")
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
@@ -90,7 +55,6 @@ class OutputTable:
     Attributes:
         values: an array, which is exact in its format; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
         parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`, `states`) that its axes list.
-        digits: decimals of every number, which override the printed digits.
         shape: the shape printed with the table, or None.
         stored: name of the format in which the numbers were stored, if they are printed or the array's dtype is wider; else empty.
             Of two half formats that are printed with a table or its parts, it is the coarser.
@@ -98,20 +62,18 @@ class OutputTable:
 
     values: Any
     parts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    digits: int | None = None
     shape: tuple[int, ...] | None = None
     stored: str = ""
 
 
 def tables(text: str, file: str) -> list[tuple[str, OutputTable]]:
-    """Return every table in a text with its name, as NumPy, PyTorch, candle, Rust and JavaScript print them, or lines of numbers.
+    """Return every table in a text with its name, as NumPy, PyTorch, candle and Rust print them, or lines of numbers.
 
     Raises:
         UsageError: there is no table, or a table contains something else than numbers or is not closed; with line and column.
         ValueError: there are too many numbers, as in `files.require_printed`.
     """
     require_printed(max(text.count(","), text.count("["), text.count("\n")))
-    text = printed_text(text)
     named: list[tuple[str, OutputTable]] = []
     at = 0
     while (start := text.find("[", at)) >= 0:
@@ -130,7 +92,7 @@ def tables(text: str, file: str) -> list[tuple[str, OutputTable]]:
         if len(named) > _TABLES:
             raise UsageError(f"{file} has more than {_TABLES} tables; expected one for each output")
     if named:
-        return [(name, _nested(table)) for name, table in _with_shape(named)]
+        return named
     lines = _lines(text, file)
     if not lines:
         raise UsageError(f"{file} holds no table; expected {EXPECTED}")
@@ -141,33 +103,6 @@ def _is_table(text: str, start: int) -> bool:
     """Return whether a bracket opens a table: it is not an index (`x[0]`), and its first word is a number or an ellipsis."""
     is_index = start > 0 and (text[start - 1].isalnum() or text[start - 1] in "_)]")
     return not is_index and _FIRST.match(text, start) is not None
-
-
-def _with_shape(named: list[tuple[str, OutputTable]]) -> list[tuple[str, OutputTable]]:
-    """Return the tables; of two lists, one of which is named as a shape, return the other one with that shape."""
-    shapes = [table.values for name, table in named if name in _SHAPES]
-    others = [(name, table) for name, table in named if name not in _SHAPES]
-    if len(shapes) != 1 or len(others) != 1 or not all(str(size).isdigit() for size in shapes[0]):
-        return named
-    ((name, table),) = others
-    return [(name, replace(table, shape=tuple(int(size) for size in shapes[0])))]
-
-
-def _nested(table: OutputTable) -> OutputTable:
-    """Return a flat list, as JavaScript prints arrays of several axes, nested by its shape; omitted elements become null."""
-    tree, shape = table.values, table.shape
-    if shape is None or len(shape) < 2 or any(isinstance(part, list) for part in tree):
-        return table
-    size = math.prod(shape)
-    require_printed(size)
-    if "..." in tree:
-        gap = tree.index("...")
-        tree = tree[:gap] + [None] * (size - len(tree) + 1) + tree[gap + 1 :]
-    if len(tree) != size:
-        return table
-    for axis in reversed(shape[1:]):
-        tree = [tree[i : i + axis] for i in range(0, len(tree), axis)]
-    return replace(table, values=tree)
 
 
 def _name(before: str) -> str:

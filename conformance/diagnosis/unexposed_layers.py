@@ -6,7 +6,6 @@ each fault everywhere it can act, in one kind of place, in one layer or at one p
 """
 
 import math
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,6 @@ from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
-from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.placements import FaultPlacement
 from conformance.judge.search.problem import FittedFaults
 from conformance.judge.threads import on_all_cores
@@ -85,7 +83,7 @@ class UnexposedLayersSearch:
         (`filters.is_gross`) on the searched part of the batch does not count as separable, since its own filter is not evaluated.
         """
         case, known = self._case(observation), {f.name for local in locals_ for f in local.filters}
-        part = PrintedProblem(case.arithmetics[0], case.budget).part(()).right
+        part = PrintedProblem(case.arithmetics[0]).part(()).right
         absent = [placement for placement in part.filtered if placement.fault.name not in known]
         bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
         widest = np.max(list(bases.values()), axis=0)
@@ -109,7 +107,7 @@ class UnexposedLayersSearch:
             network.architecture, network.weights, network.batch, outputs, leaves=block.segment.leaves, kept=network.kept
         )
         checkpoint = Checkpoint(network.architecture, network.weights)
-        return BlackBoxCase(checkpoint, black_box, self._dtype, SearchBudget(None, time.monotonic), legal=self._legal)
+        return BlackBoxCase(checkpoint, black_box, self._dtype, legal=self._legal)
 
 
 def _explanations(judged: JudgedCase, tried: Sequence[FaultPlacement]) -> tuple[Explanation, ...]:

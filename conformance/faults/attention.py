@@ -117,10 +117,6 @@ def _merged_unmoved(x: Array, heads: int) -> Array:
     return split_heads(x, x.shape[-1] // heads).reshape(x.shape)
 
 
-def _reversed_heads(x: Array, heads: int) -> Array:
-    return merge_heads(split_heads(x, x.shape[-1] // heads)[:, ::-1])
-
-
 def _in_order(split: Order | None = None, merge: Order | None = None) -> Change:
     """Return the change of the order in which query and key, or the values, are split into heads, and the context is merged."""
 
@@ -242,7 +238,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", _in_order(merge=_merged_unmoved)),
     Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved",
           _in_order(merge=_merged_interleaved)),
-    Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", _in_order(merge=_reversed_heads)),
     Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head",
           operand(lambda x, step: np.tile(x[..., : step.site.architecture.head_size], _heads(step)))),
     Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", reads(beside("key"), 1)),

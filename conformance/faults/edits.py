@@ -75,16 +75,6 @@ def other_weight(change: Callable[[Array], Array | None]) -> Change:
     return parameter("weight", lambda w, _: change(w))
 
 
-def times(factor: Callable[[Step], float]) -> Change:
-    """Return the change that multiplies the result by `factor(step)`; it gives None where the factor is 1."""
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        by = factor(step)
-        return None if by == 1.0 else multiplied(step, by)
-
-    return change
-
-
 def multiplied(step: Step, factor: float) -> Step:
     """Return the step with its result times a factor; it may be rounded, where it may be subnormal, before the multiplication."""
 
@@ -136,6 +126,11 @@ def with_operand(step: Step, x: Array, parent: int = 0) -> Step:
 def with_computed(step: Step, given: Step, parent: int = 0) -> Step:
     """Return the step with the result of the step `given`, with its rounding errors, in place of a parent."""
     return with_slack_of_parent(with_operand(step, given.value, parent), lambda _, a: variance_of(given, a), parent)
+
+
+def in_place_of(step: Step, found: Step) -> Step:
+    """Return the step with the result and the rounding errors of another step, `found`."""
+    return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
 
 
 def reads(where: Where, parent: int = 0, read: Callable[[Array], Array] = lambda x: x) -> Change:

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.faults.attention import SCORES
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.edits import kept_share, reads, recast, rewritten, with_computed, with_operand
-from conformance.faults.fault import ALONE, ROWS, Change, Fault, FaultContext, Parameter
+from conformance.faults.fault import ALONE, Change, Fault, FaultContext, Parameter
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
@@ -59,39 +59,10 @@ def _counted(step: Step) -> Ids:
     return np.arange(step.site.batch.length)
 
 
-def _from_offset(f: Callable[[Step], Ids]) -> Change:
-    """Return the change that looks up the config's `position_offset` plus f(step)."""
-    return _positions(lambda step: step.site.architecture.position_offset + f(step))
-
-
-def _by_row(step: Step) -> Ids:
-    """Return the number of each token's row, (B, S)."""
-    batch = step.site.batch
-    return np.broadcast_to(np.arange(batch.size)[:, None], (batch.size, batch.length))
-
-
 def _by_mask(step: Step) -> Ids:
-    """Return the number of unmasked tokens before each unmasked one, and up to each masked one, (B, S)."""
+    """Return the positions that count the unmasked tokens before each unmasked one, and up to each masked one, (B, S)."""
     mask = step.site.batch.mask
-    return as_array(mask.cumsum(1) - mask)
-
-
-def _continued(step: Step) -> Ids:
-    """Return positions counted over the whole batch, (B, S)."""
-    return as_array(_by_row(step) * step.site.batch.length + _counted(step), np.int64)
-
-
-def _left_padded(step: Step) -> Ids:
-    """Return positions counted as if all padding were at the left, (B, S): less the number of masked tokens, at least 0."""
-    mask = step.site.batch.mask
-    return as_array(np.maximum(_counted(step) - (~mask).sum(1, keepdims=True), 0))
-
-
-def _restarted(step: Step) -> Ids:
-    """Return positions counted from the last change of the token type, (B, S)."""
-    types, counted = step.site.batch.types, _counted(step)
-    begins = np.diff(types, axis=1, prepend=types[:, :1]) != 0
-    return as_array(counted - np.maximum.accumulate(counted * begins, 1))
+    return as_array(step.site.architecture.position_offset + mask.cumsum(1) - mask)
 
 
 def _after_norm(table: str) -> Change:
@@ -260,19 +231,9 @@ FAULTS: tuple[Fault, ...] = (
           "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _positions(_counted)),
     Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", _times("position_embeddings", 2.0),
           only=(".position_embeddings", *SUMMED)),
-    Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position",
-          _positions(lambda s: positions(s)[..., :1])),
     Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", _times("position_embeddings", 0.0),
           only=(".position_embeddings", *SUMMED)),
-    Fault("positions-reversed", POSITIONS, "positions are counted from the end", _positions(lambda s: positions(s)[..., ::-1])),
-    Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", _from_offset(_by_mask)),
-    Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", _from_offset(_restarted)),
-    Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", _from_offset(_by_row),
-          extent=ROWS),
-    Fault("positions-over-batch", POSITIONS, "positions continue from row to row: token s of row b has position b S + s",
-          _from_offset(_continued), extent=ROWS, tried=ALONE),
-    Fault("positions-left-padded", POSITIONS, "the number of padding tokens is subtracted from every position",
-          _from_offset(_left_padded), tried=ALONE),
+    Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", _positions(_by_mask)),
     Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm",
           _after_norm("position_embeddings"), only=("embeddings.LayerNorm",)),
     Fault("token-types-after-norm", frozenset({"norm"}), "the token type embedding is added after the norm",
@@ -294,25 +255,10 @@ FAULTS: tuple[Fault, ...] = (
           only=(".token_type_embeddings", *SUMMED)),
     Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", _times("token_type_embeddings", 2.0),
           only=(".token_type_embeddings", *SUMMED)),
-    Fault("token-types-shifted", TYPES, "token types are too large by one", _of_rows(lambda s: s.site.batch.types + 1)),
-    Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", _of_rows(lambda s: 1 - s.site.batch.types)),
     Fault("token-types-from-mask", TYPES, "the attention mask is used as token types",
           _of_rows(lambda s: s.site.batch.mask.astype(np.int64))),
-    Fault("token-types-from-positions", TYPES, "positions are used as token types",
-          _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape))),
-    *(
-        Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", _of_rows(rows), tried=ALONE)
-        for end, which, rows in (
-            ("", "next", lambda s: s.site.batch.input_ids + 1),
-            ("-back", "previous", lambda s: s.site.batch.input_ids - 1),
-        )
-    ),
     Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", _words_scaled,
           only=(".word_embeddings", *SUMMED), tried=ALONE),
-    Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero",
-          rewritten(lambda inner: np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value))),
-    Fault("token-type-zero-zeroed", TYPES, "the embedding of token type 0 is zero",
-          rewritten(lambda inner: np.where(inner.site.batch.types[..., None] == 0, 0.0, inner.value)), tried=ALONE),
     Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
           _first_type_added, only=SUMMED, tried=ALONE),
     Fault("dropout-scaled", frozenset({"copy"}), "the dropout multiplies by {value} at inference",

@@ -15,20 +15,18 @@ from conformance.faults.edits import (
     recast,
     rewritten,
     rewritten_equation,
-    times,
     with_operand,
     with_result,
 )
 from conformance.faults.fault import ROWS, Change, Fault, FaultContext, Parameter
-from conformance.model.batch import IGNORED_LABEL
-from conformance.numerics.formats import Array, Mask, as_array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.gradients.losses import CrossEntropyBackward, TargetLossBackward
 from conformance.oracle.gradients.norm import NormBackward
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, density
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
-from conformance.oracle.losses import LABELS, labels_of, sigmoid
+from conformance.oracle.losses import LABELS, sigmoid
 
 _NORMS = frozenset({"norm_backward"})
 _SOFTMAX = frozenset({"probs_backward"})
@@ -72,11 +70,6 @@ def _with_targets(smoothing: float, target: float) -> Change:
     return rewritten_equation(CrossEntropyBackward, value)
 
 
-def _labelled(step: Step) -> Mask:
-    """Return which rows have a label."""
-    return as_array(labels_of(step.site) != IGNORED_LABEL)
-
-
 def _of_first_row(step: Step, _: FaultContext) -> Step | None:
     """Return the gradient with the contributions of the first row of the batch alone."""
 
@@ -103,10 +96,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax omits the sum over the keys",
           rewritten_equation(ProbabilitiesBackward, lambda s: s.parents[1] * s.parents[0])),
     Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", first_parent),
-    Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores omits 1/√d",
-          times(lambda step: step.site.architecture.head_size**0.5)),
-    Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice",
-          times(lambda step: step.site.architecture.head_size**-0.5)),
     Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", recast(GeluTanhBackward)),
     Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
           "the tanh approximation of GELU is differentiated as GELU itself", recast(GeluBackward)),
@@ -135,20 +124,13 @@ FAULTS: tuple[Fault, ...] = (
           _with_targets(SMOOTHING, 1.0 - SMOOTHING)),
     Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not subtracted",
           _with_targets(0.0, 0.0)),
-    Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over the labelled ones",
-          times(lambda step: float(_labelled(step).mean()))),
-    Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged",
-          times(lambda step: float(_labelled(step).sum()))),
-    Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
-          times(lambda step: 1.0 / int(step.site.batch.mask.sum()))),
-    Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size",
-          times(lambda step: 1.0 / step.site.batch.size)),
     Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", _of_first_row,
           extent=ROWS),
     Fault("gradient-missing", _ANY, "there is no gradient: it is 0", rewritten(lambda step: np.zeros_like(step.value)),
           only=(".grad",)),
     Fault("gradient-scaled", _ANY, "the gradient is multiplied by {value}",
-          parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, multiplied, least=-16.0, quantity="factor of the gradient")),
+          parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, multiplied, least=-16.0, quantity="factor of the gradient",
+                              is_of_sizes=True)),
 )
 # fmt: on
 
@@ -185,15 +167,6 @@ def _weighted(step: Step, weight: float) -> Step | None:
 
 # fmt: off
 TARGET_GRADIENT_FAULTS: tuple[Fault, ...] = (
-    Fault("targets-gradient-summed", REGRESSION | MULTI_LABEL,
-          "the gradient is that of the sum over rows and labels, not of the mean",
-          times(lambda step: float(step.parents[-1].size))),
-    Fault("targets-gradient-summed-over-labels", MULTI_LABEL,
-          "the gradient is that of a mean over rows alone: the labels of a row are summed",
-          times(lambda step: float(step.parents[-1].shape[1]))),
-    Fault("targets-gradient-summed-over-rows", MULTI_LABEL, "the gradient is that of a mean over labels alone: the rows are summed",
-          times(lambda step: float(step.parents[-1].shape[0]))),
-    Fault("regression-gradient-halved", REGRESSION, "the gradient of the square lacks its factor of two", times(lambda _: 0.5)),
     Fault("regression-gradient-absolute", REGRESSION, "the gradient is that of the absolute error, not of the square",
           _slope(lambda x, t: np.sign(x - t))),
     Fault("targets-gradient-without-target", REGRESSION | MULTI_LABEL, "the target is not subtracted",

@@ -91,18 +91,6 @@ def _by_part(rows: Array, width: int) -> Array:
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
-def _reshaped(weight: Array) -> Array | None:
-    """Return the weight (in, out) read in memory order as (out, in); None if it is square: that is the transpose."""
-    return None if weight.shape[0] == weight.shape[1] else weight.T.reshape(weight.shape)
-
-
-def _scaled(*roles: str) -> Callable[[Step, float], Step]:
-    """Return the function that multiplies these parameters of a step by a factor."""
-    return lambda step, factor: with_parameters(
-        step, **{role: factor * w for role, w in step.site.parameters.items() if role in roles}
-    )
-
-
 def _pre_norm(step: Step, context: FaultContext) -> Step | None:
     """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer.
 
@@ -197,15 +185,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("span-ends-exchanged", LINEAR, "the start logits and the end logits are exchanged", reversed_features,
           only=("qa_outputs",)),
     Fault("weight-transposed", LINEARS, "the weight is transposed", other_weight(np.transpose)),
-    Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", other_weight(_reshaped)),
     Fault("bias-missing", LINEARS, "the bias is not added", parameter("bias", lambda b, _: 0.0 * b)),
     Fault("bias-twice", LINEARS, "the bias is added twice", parameter("bias", lambda b, _: 2.0 * b)),
-    Fault("product-scaled", LINEARS, "the product is multiplied by {value} before the bias",
-          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _scaled("weight"),
-                              least=-16.0), tried=ALONE),
-    Fault("result-scaled", LINEARS, "the result is multiplied by {value}",
-          parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5,
-                              _scaled("weight", "bias"), least=-16.0), tried=ALONE),
     Fault("feed-forward-parallel", LINEAR, "the feed-forward network reads the layer's input, not the attention's output",
           reads(in_layer("")), only=(".intermediate.dense",), tried=ALONE),
     Fault("activation-bypassed", LINEAR, "it reads intermediate.dense, bypassing the activation function",

@@ -1,14 +1,11 @@
 """Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.edits import recast, variant
-from conformance.faults.fault import ALONE, EVERY_LAYER, ROWS, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
-from conformance.model.batch import Ids
+from conformance.faults.fault import ALONE, EVERY_LAYER, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
@@ -18,62 +15,9 @@ from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
 
-def _over_keys(step: Step, keys: Mask) -> Step:
-    """Return the softmax over other keys, which broadcast to (B, h, Q, S).
-
-    Where no key is left, every score is the same lowest number, so the probabilities are uniform.
-    """
-    some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
-    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
-
-
 def _up_to_query(step: Step, keys: Mask) -> Mask:
     """Return, in a decoder, the keys (…, Q, S) up to the query's own position, else the keys."""
     return keys & np.tri(keys.shape[-1], dtype=np.bool_) if step.site.activation.causal else keys
-
-
-def _attending(keys: Callable[[Step], Mask], decoder: bool | None = None) -> Change:
-    """Return the change to the softmax over the tokens `keys(step)`, (…, Q, S); it gives None where these are the right ones.
-
-    It gives None as well in an encoder if `decoder` is true, and in a decoder if it is false.
-    """
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        if not of_tokens(step) or decoder not in (None, step.site.activation.causal):
-            return None
-        found, right = keys(step), keys_of(step)
-        return None if (found == right).all() else _over_keys(step, found)
-
-    return change
-
-
-def _behind(step: Step) -> Ids:
-    """Return the position of each query less that of each key, (Q, S)."""
-    positions = np.arange(step.site.batch.length)
-    return as_array(positions[:, None] - positions)
-
-
-def _given(step: Step) -> Mask:
-    """Return the keys that the mask allows, (B, 1, Q, S), also after the query's position."""
-    return as_array(step.site.batch.keys[:, None], np.bool_)
-
-
-def _with_mask(f: Callable[[Mask], Mask]) -> Change:
-    """Return the change of the tokens' mask to f of it; None where that is the same. A decoder remains causal.
-
-    Both are (B, Q, S), the keys that each query may attend to, where Q = 1 if these are the same for all queries.
-    """
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        given = step.site.batch.keys
-        mask = f(given)
-        if not of_tokens(step) or (mask == given).all():
-            return None
-        if mask.shape[1] == 1:
-            return with_batch(step, attention_mask=mask[:, 0].astype(np.int64))
-        return _over_keys(step, _up_to_query(step, mask[:, None]))  # A batch rejects keys that are padding as queries.
-
-    return change
 
 
 _OVER_ALL_KEYS = variant(Probabilities, keys=lambda step: np.ones_like(keys_of(step)))
@@ -150,29 +94,14 @@ def _over_masked(equation: type[Probabilities]) -> Change:
 inverted = _over_masked(_Inverted)
 
 
-def _tiled(step: Step) -> Mask:
-    """Return the keys of which head j of row i of the batch has those of row (i · h + j) mod B."""
-    keys, (size, heads) = keys_of(step), step.parents[0].shape[:2]
-    return as_array(keys[np.arange(size * heads) % size].reshape(size, heads, *keys.shape[2:]), np.bool_)
-
-
-def _of_first_row(step: Step, context: FaultContext) -> Step | None:
-    """Return the softmax with the first row's mask in every row; None if it masks nothing, which is `mask-ignored`."""
-    if step.site.batch.keys[0].all():
+def _by_token_types(step: Step, _: FaultContext) -> Step | None:
+    """Return the softmax over the keys of a token type other than 0, uniform where there are none; None if all are of type 0."""
+    types = step.site.batch.types
+    if not of_tokens(step) or not types.any():
         return None
-    return _with_mask(lambda mask: np.broadcast_to(mask[:1], mask.shape))(step, context)
-
-
-def _by_token_types(step: Step) -> Mask:
-    """Return the keys of a token type other than 0; the right ones where there are none."""
-    types = step.site.batch.types
-    return _up_to_query(step, (types != 0)[:, None, None, :]) if types.any() else keys_of(step)
-
-
-def _within_segment(step: Step) -> Mask:
-    """Return the keys of the query's token type."""
-    types = step.site.batch.types
-    return as_array(keys_of(step) & (types[:, None, :, None] == types[:, None, None, :]), np.bool_)
+    keys = _up_to_query(step, (types != 0)[:, None, None, :])
+    some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
+    return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
@@ -201,7 +130,7 @@ def _multiplied(step: Probabilities) -> Array:
 
 
 def _on_queries(step: Probabilities) -> Array:
-    keys = np.broadcast_to(_given(step).swapaxes(-1, -2), step.parents[0].shape)
+    keys = np.broadcast_to(step.site.batch.keys[:, None].swapaxes(-1, -2), step.parents[0].shape)
     return softmax(step.parents[0], _up_to_query(step, keys))
 
 
@@ -253,34 +182,18 @@ FAULTS: tuple[Fault, ...] = (
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing, quantity="weight of masked keys")),
     Fault("mask-filled", PROBS, "masked scores are replaced by the logarithm of {value}, which is not low enough",
           parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-4.0)), _filled), tried=ALONE),
-    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _attending(_by_token_types)),
+    Fault("mask-from-token-types", PROBS, "token types are used as the mask", _by_token_types),
     Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", _as_lengths,
           extent=EVERY_LAYER),
     Fault("mask-sign", PROBS, "a large number is added at masked keys, not subtracted: they alone are attended to, all equally",
           _raised(np.inf), tried=ALONE),
     Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to",
           _raised(CONSTANT), tried=ALONE),
-    Fault("mask-to-last", PROBS, "all keys up to the last unmasked one are attended to",
-          _with_mask(lambda mask: mask[..., ::-1].cumsum(-1)[..., ::-1] > 0), tried=ALONE),
-    Fault("mask-shifted", PROBS, "the mask is off by one position",
-          _with_mask(lambda mask: np.concatenate([mask[..., :1], mask[..., :-1]], -1))),
     Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
           lambda step, _: Altered(step.recast(_OVER_ALL_KEYS), lambda inner: inner.value * keys_of(step))),
     Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞",
           recast(variant(Probabilities, value=_multiplied))),
     Fault("mask-causal", PROBS, "later keys are masked", causal),
-    Fault("mask-diagonal", PROBS, "a token does not attend to itself",
-          _attending(lambda step: keys_of(step) & (_behind(step) != 0), decoder=False), tried=ALONE),
-    Fault("mask-by-segment", PROBS, "a token attends only to tokens of its own token type",
-          _attending(_within_segment, decoder=False), tried=ALONE),
-    Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", _attending(_given, decoder=True)),
-    Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder",
-          _attending(lambda step: _given(step) & (_behind(step) > 0), decoder=True)),
-    Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder",
-          _attending(lambda step: _given(step) & (_behind(step) >= -1), decoder=True)),
     Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
-    Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", _attending(_tiled), extent=ROWS, tried=ALONE),
-    Fault("mask-of-first-row", PROBS, "every row of the batch has the mask of the first one", _of_first_row, extent=ROWS,
-          tried=ALONE),
 )
 # fmt: on

@@ -1,19 +1,20 @@
 """Faults of LayerNorms, of their form, and of the residual sums that they normalize."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
 
-from conformance.faults.changes import Altered, variance_of, with_rounded_parent, with_slack
+from conformance.faults.changes import Altered, variance_of, with_rounded_parent
 from conformance.faults.edits import (
     copied_from,
     has_parameters_of,
     in_layer,
+    in_place_of,
     kept_share,
     operand,
     other_parameters,
-    other_weight,
     parameter,
     reads,
     recast,
@@ -21,14 +22,11 @@ from conformance.faults.edits import (
     variant,
     with_operand,
 )
-from conformance.faults.fault import ALONE, FAILED, Fault, FaultContext, Parameter, with_parameters
+from conformance.faults.fault import ALONE, FAILED, Change, Fault, FaultContext, Parameter
 from conformance.model.activations import layer_input
 from conformance.model.architecture import Architecture
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.program import inverse_root, row_mean
 
@@ -41,54 +39,6 @@ class _EpsilonOutside(Norm):
     def inverse_of(self, x: Array, mean: Array, centred: Array) -> Array:
         """Return 1 / (σ + ε)."""
         return 1.0 / (np.sqrt(self.variance_in_any_form(x, centred)) + self.epsilon)
-
-
-class _OverPositions(Norm):
-    """The norm over the positions: that over the last axis, of rearranged arrays."""
-
-    def _turned(self, x: Array) -> Array:
-        """Return an array with the axes over which mean and variance are taken as its last."""
-        return x.swapaxes(1, 2)
-
-    def _back(self, x: Array) -> Array:
-        """Return a rearranged array, of elements or of numbers that a row shares, in its place."""
-        return x.swapaxes(1, 2)
-
-    @cached_property
-    def _inner(self) -> Norm:
-        shape = self.parents[0].shape
-        parameters = {role: self._turned(np.broadcast_to(p, shape)) for role, p in self.site.parameters.items()}
-        return Norm(replace(self.site, parameters=parameters), *map(self._turned, self.parents))
-
-    @cached_property
-    def value(self) -> Array:
-        return self._back(self._inner.value)
-
-    def _of_inner(self, inner: LinearMap) -> LinearMap:
-        return LinearMap(
-            lambda v: self._back(inner.variance(self._turned(as_array(v)))), lambda w: self._back(inner.adjoint(self._turned(w)))
-        )
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return the Jacobians of the inner norm."""
-        return tuple(map(self._of_inner, self._inner.jacobians()))
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors of the inner norm."""
-        sources = self._inner.roundings(arithmetic).sources
-        return Roundings(tuple(Source(self._back(s.variance), self._of_inner(s.to_result)) for s in sources))
-
-    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return all rounding errors."""
-        return self.roundings(arithmetic)
-
-
-class _OverSequence(_OverPositions):
-    def _turned(self, x: Array) -> Array:
-        return x.reshape(len(x), -1)
-
-    def _back(self, x: Array) -> Array:
-        return x.reshape(len(x), *(self.parents[0].shape[1:] if x.shape[-1] > 1 else (1, 1)))
 
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
@@ -126,18 +76,6 @@ def _epsilon_outside(norm: type[Norm], usual: float, quantity: str = "") -> Para
 
 def _sum(step: Step) -> Array:
     return as_array(sum(step.parents[1:], start=step.parents[0]))
-
-
-def _plus_one(step: Step, context: FaultContext) -> Step:
-    """Return the norm with the scale 1 + γ.
-
-    1 + γ may be rounded to storage, with an error of at most half an ulp, which is multiplied by the normalized input. The error
-    is the same in every row, so the square of its bound is used as its variance.
-    """
-    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    rounded = context.storage.ulp(1.0 + gamma) ** 2 / 4.0
-    scaled = with_parameters(step, weight=1.0 + gamma)
-    return with_slack(scaled, lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2)
 
 
 def _of_other_norm(step: Step) -> str | None:
@@ -182,8 +120,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     (name,) = step.site.activation.parents
     if name not in context.network.table or context.network.table[name].kind != "norm":
         return None
-    norm = Norm(context.network.site(name), step.parents[0])
-    return Altered(step, lambda _: norm.value, lambda _, arithmetic: variance_of(norm, arithmetic))
+    return in_place_of(step, Norm(context.network.site(name), step.parents[0]))
 
 
 class _UncentredMoment(Norm):
@@ -204,20 +141,25 @@ class _IdleLanes(Norm):
         return inverse_root(self.variance_in_any_form(x, centred) + mean * mean * share + self.epsilon)
 
 
-def _by_halves(step: Step, _: FaultContext) -> Step | None:
-    """Return the norm of each half of the features; None if their number is odd."""
-    width = step.value.shape[-1]
-    if width % 2:
-        return None
-    halves = []
-    for half in (slice(None, width // 2), slice(width // 2, None)):
-        parameters = {name: value[half] for name, value in step.site.parameters.items()}
-        halves.append(Norm(replace(step.site, parameters=parameters), *(p[..., half] for p in step.parents)))
+def _over(turned: Callable[[Array], Array], parts: int = 1) -> Change:
+    """Return the change to the norm over the last axis of turned arrays (B, S, H); None where `parts` does not divide H."""
 
-    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        return np.concatenate([variance_of(half, arithmetic) for half in halves], -1)
+    def change(step: Step, _: FaultContext) -> Step | None:
+        shape = step.value.shape
+        if len(shape) < 3 or shape[-1] % parts:
+            return None
+        parameters = {role: turned(np.broadcast_to(p, shape)) for role, p in step.site.parameters.items()}
+        norm = Norm(replace(step.site, parameters=parameters), *map(turned, step.parents))
+        places = (
+            turned(np.arange(step.value.size, dtype=np.float64).reshape(shape)).ravel().argsort().reshape(shape)
+        )  # of elements of the norm
 
-    return Altered(step, lambda _: np.concatenate([half.value for half in halves], -1), slack)
+        def back(x: Array) -> Array:
+            return as_array(np.broadcast_to(x, norm.value.shape).ravel()[places])
+
+        return Altered(step, lambda _: back(norm.value), lambda _, arithmetic: back(variance_of(norm, arithmetic)))
+
+    return change
 
 
 def _before_norm(step: Step, context: FaultContext) -> Step | None:
@@ -245,14 +187,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
           other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])})),
     Fault("norm-bias-missing", NORMS, "beta is not added", parameter("bias", lambda beta, _: 0.0 * beta)),
-    Fault("norm-weight-missing", NORMS, "gamma is 1", other_weight(np.ones_like), tried=ALONE),
-    Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged",
-          other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}), tried=ALONE),
-    Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", _plus_one),
-    Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
-          recast(_OverPositions)),
-    Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together",
-          lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None),
+    *(
+        Fault(f"norm-over-{axes}", NORMS, f"mean and variance are taken over {which}", _over(turned))
+        for axes, which, turned in (
+            ("positions", "the positions, not over the features", lambda x: x.swapaxes(1, 2)),
+            ("sequence", "positions and features together", lambda x: x.reshape(len(x), -1)),
+        )
+    ),
     Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", has_parameters_of(_of_other_norm),
           only=WITH_RESIDUAL),
     Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", _after_norm,
@@ -283,7 +224,8 @@ FORMS: tuple[Fault, ...] = (
           recast(_UncentredMoment), tried=ALONE),
     Fault("norm-idle-lanes", NORMS, "the variance includes the squared mean for each idle lane up to the next power of 2",
           lambda step, _: step.recast(_IdleLanes) if idle_lanes(step.value.shape[-1]) else None, tried=ALONE),
-    Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself", _by_halves, tried=ALONE),
+    Fault("norm-by-halves", NORMS, "each half of the features is normalised by itself",
+          _over(lambda x: x.reshape(*x.shape[:-1], 2, -1), parts=2), tried=ALONE),
     Fault("residual-before-norm", NORMS, "the residual is what goes into the attention's norm, not what comes out of it",
           _before_norm, only=LAYER_OUTPUT, tried=ALONE),
 )

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.changes import Altered, errors_of, run, variance_of, with_rounded_parent, with_slack_of_parent
-from conformance.faults.edits import first_parent, function, reads, recast, with_computed, with_operand
+from conformance.faults.changes import Altered, errors_of, run, with_rounded_parent, with_slack_of_parent
+from conformance.faults.edits import first_parent, function, in_place_of, reads, recast, with_computed, with_operand
 from conformance.faults.fault import ALONE, ALWAYS, FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
@@ -141,11 +141,6 @@ _DENSE, _ACT, _NORM = (f"{_PATH}{name}" for name in ("dense", "transform_act_fn"
 _TRANSFORM = (_ACT, _NORM)
 
 
-def _in_place_of(step: Step, found: Step) -> Step:
-    """Return the step with the result and the rounding errors of another step, `found`."""
-    return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
-
-
 def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     """Return the norm of the sum with the transform's input; the sum may be rounded to storage."""
     (hidden,) = context.network.table[_DENSE].parents
@@ -158,7 +153,7 @@ def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
 def _other_order(step: Step, context: FaultContext) -> Step:
     """Return the steps in the other order, where the activation exposed first is the norm and the second is the function of it."""
     other = _ACT if step.site.activation.name == _NORM else _NORM
-    return _in_place_of(step, context.network.step(other, step.parents[0]))
+    return in_place_of(step, context.network.step(other, step.parents[0]))
 
 
 def _norm_first(step: Step, context: FaultContext) -> Step | None:

@@ -1,18 +1,14 @@
-"""Faults of quantization: weights or operands as integers or short floating-point numbers, scaled by tensor, feature or block.
+"""Faults of quantization: weights or operands as integers, scaled by tensor or feature, or as short floating-point numbers.
 
 The forms, each computed as in its library:
 
     int8           w ≈ s k, k in −127 … 127, s = max |w| / 127 over a tensor or an output feature
     int4           the same with 7 for 127
-    int8 blocks    w ≈ s k, k in −127 … 127, s = max |w| / 127 over 32 inputs, stored in float16: ggml's Q8_0
-    int4 blocks    w ≈ s k, k in −8 … 7, s = −w*/8 for w* of largest magnitude over 32 inputs, stored in float16: ggml's Q4_0
-    nf4 blocks     w ≈ s c, c one of sixteen levels, s = max |w| over 64 inputs: Dettmers et al. 2023, appendix E
-    float8         w ≈ s f, f of 4 significant bits (E4M3), s = max |w| / 448 over a tensor: Micikevicius et al. 2022
+    float8         of 4 significant bits (E4M3), without a scale: Micikevicius et al. 2022
 
 Weights of few significant digits lie on ties, so the quotients that are rounded are computed in float32, as the libraries do.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,12 +25,6 @@ from conformance.numerics.thresholds import FALSE_ALARM, max_threshold
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-Quantiser = Callable[[Array], Array]
-
-_LEVELS = np.array(
-    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
 _LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
 
 
@@ -63,46 +53,6 @@ def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
     return as_array(np.rint(quotients(w, step)) * step, np.float64)
-
-
-def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
-    """Return the quantizer of blocks of `size` weights in memory order; it does not change a weight that is no multiple of it."""
-
-    def quantiser(weight: Array) -> Array:
-        if weight.size % size:
-            return weight
-        blocks = weight.astype(np.float32).reshape(-1, size)
-        return as_array(quantised(blocks).reshape(weight.shape), np.float64)
-
-    return quantiser
-
-
-def _held(step: Single) -> Single:
-    return step.astype(np.float16).astype(np.float32)
-
-
-def _int8_block(w: Single) -> Single:
-    step = np.abs(w).max(-1, keepdims=True) / np.float32(127.0)
-    return as_array(np.rint(quotients(w, step)) * _held(step))
-
-
-def _int4_block(w: Single) -> Single:
-    largest = np.take_along_axis(w, np.abs(w).argmax(-1)[..., None], -1)
-    step = as_array(largest / np.float32(-8.0))
-    return as_array((np.clip(np.floor(quotients(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
-
-
-def _nf4_block(w: Single) -> Single:
-    step = np.abs(w).max(-1, keepdims=True)
-    between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
-    return as_array(_LEVELS[np.searchsorted(between, quotients(w, step))] * step, np.float32)
-
-
-def _float8(weight: Array) -> Array:
-    w = weight.astype(np.float32)
-    step = np.abs(w).max() / np.float32(_LARGEST)
-    x = quotients(w, step).astype(np.float64)
-    return as_array(np.rint(x / _unit(x)) * _unit(x) * float(step), np.float64)
 
 
 def _unit(x: Array) -> Array:
@@ -153,16 +103,6 @@ FAULTS: tuple[Fault, ...] = (
               other_weight(partial(symmetric, axis=axis, largest=largest)), tried=FAILED)
         for end, axis, group in (("", None, "tensor"), ("-channel", 1, "output feature"))
         for name, largest in (("int8", 127.0), ("int4", 7.0))
-    ),
-    *(
-        Fault(f"precision-{name}", LINEARS, f"the weights are rounded to {levels}: quantisation", other_weight(quantiser),
-              tried=ALONE)
-        for name, levels, quantiser in (
-            ("int8-block", "255 levels in blocks of 32", _in_blocks(32, _int8_block)),
-            ("int4-block", "16 levels in blocks of 32", _in_blocks(32, _int4_block)),
-            ("nf4-block", "16 levels (NF4) in blocks of 64", _in_blocks(64, _nf4_block)),
-            ("float8", "float8 (E4M3), scaled per tensor", _float8),
-        )
     ),
     Fault("precision-int8-cache", SCORES | CONTEXT,
           "the keys, or the values, are rounded to 255 levels for each token and head: int8 quantisation", _cache_of_bytes,

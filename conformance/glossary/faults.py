@@ -11,12 +11,10 @@ from conformance.faults.fitted.fitted_fault import Fitted
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
 from conformance.model.activation import Activation
-from conformance.numerics.thresholds import SEPARABLE_Z
 
 Known = Fault | Fitted
 
-_FITTED = "a fit to the step's result that leaves only rounding errors; tried after all other mistakes"
-_DESCRIBES = "a description, not a name: it has the fit of any wrong value of the operand, whatever the code does to produce it"
+_DESCRIBES = "it has the fit of any wrong value of the operand, whatever the code does to produce it"
 _CONSTRUCTED = "no report of it is known: constructed from the equation, as a mistake that could be made"
 VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 
@@ -62,7 +60,7 @@ def _quantities(quantity: str) -> tuple[str, ...]:
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Yield the equations of a fault, the steps where it acts, its cause, source and repair, and how it is recognised."""
+    """Yield the equations of a fault, the steps where it acts, its cause, source and repair."""
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if _acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
@@ -76,7 +74,8 @@ def sections(name: str) -> Iterator[Section]:
         yield "extent", ("every layer at once; it is not considered for one layer alone",)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
-    yield "how it is recognised", tuple(_recognised(name))
+    if name in DESCRIPTIONS:
+        yield "a description, not a name", (_DESCRIBES,)
 
 
 def _number(parameter: Parameter) -> tuple[str, ...]:
@@ -87,18 +86,6 @@ def _number(parameter: Parameter) -> tuple[str, ...]:
     if parameter.defaults:
         said.append(f"often hard-coded as {', '.join(f'{value:g}' for value in parameter.defaults)}")
     return tuple(said)
-
-
-def _recognised(name: str) -> Iterator[str]:
-    """Yield the evidence by which a fault is recognised."""
-    if name not in BY_NAME:
-        yield _FITTED
-        if name in DESCRIPTIONS:
-            yield _DESCRIBES
-        return
-    amplitude = "" if BY_NAME[name].parameter else "an amplitude of 1 (at least 0.5) and "
-    yield f"matched filter: {amplitude}z beyond its threshold; separable if the expected z is at least {SEPARABLE_Z:g}"
-    yield "`golden power` prints its expected z on each golden"
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ _EFFECTS = {
 }
 _CLIENTS = Path(command.__file__).parent
 _CANDIDATES = {
-    "cmd": "A program in any language as a candidate: `run -i 'cmd:PROGRAM ARGS'`.",
-    "trace": "A recorded trace as a candidate: `run -i trace.safetensors`.",
+    "cmd": "A program in any language as a candidate: `run 'cmd:PROGRAM ARGS'`.",
+    "trace": "A recorded trace as a candidate: `run trace.safetensors`.",
 }
 _OF_INPUTS = {mistake.name: mistake for mistake in MISTAKES}
 
@@ -51,7 +51,7 @@ def _check(name: str) -> Iterator[Section]:
     yield "method", paragraphs(documentation(check.function.__module__, check.function.__name__))
     yield "inputs", (f"{check.inputs}; on {goldens}",)
     yield "how to repair a failure", (check.remedy,)
-    yield "to run it alone", (f"bert-conformance run -i NAME --check {name}",)
+    yield "to run it alone", (f"bert-conformance run NAME --check {name}",)
 
 
 def _checks(written: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _golden(name: str) -> Iterator[Section]:
     yield "batches", (", ".join(entry.batches),)
     yield "weights", (entry.source,)
     yield "version", (f"{entry.version}; results of different versions are not compared",)
-    yield "to run it alone", (f"bert-conformance run -i NAME --golden {name}",)
+    yield "to run it alone", (f"bert-conformance run NAME --golden {name}",)
 
 
 def _candidate(name: str) -> Iterator[Section]:
@@ -94,8 +94,6 @@ def _input_mistake(name: str) -> Iterator[Section]:
     yield "looked for", (mistake.looked_for,)
     yield "usual cause", (mistake.cause,)
     yield "how to repair it", (mistake.fix,)
-    how = "`diagnose` evaluates the right network on the texts with the mistake; the outputs agree to within rounding"
-    yield "how it is recognised", (how,)
 
 
 GROUPS: Mapping[str, Group] = {

@@ -1,17 +1,12 @@
 """The names that can be explained, by group, and the entries for a given name."""
 
-import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from conformance.errors import UnknownNameError
 from conformance.glossary.entry import Entry
 from conformance.glossary.groups import GROUPS
-from conformance.glossary.terms import ALIASES, TERMS
+from conformance.glossary.terms import ALIASES
 from conformance.names import nearest_names, suggestion
-
-_MOST_SUGGESTED = 5
-_SPELLED_ALIKE = 0.8  # least similarity of a single word (difflib's ratio): one letter in five differs
 
 
 def summaries() -> dict[str, Mapping[str, str]]:
@@ -23,7 +18,7 @@ def entries(written: str) -> tuple[Entry, ...]:
     """Return the entries that a name stands for; several if several activations' names end with it.
 
     Raises:
-        UnknownNameError: If nothing has this name; the message gives the nearest names, and those whose meaning mentions it.
+        UnknownNameError: If nothing has this name; the message gives the nearest names.
     """
     found = _found(written)
     if not found:
@@ -63,17 +58,6 @@ def _found(written: str) -> tuple[Entry, ...]:
 
 
 def _hint(written: str) -> str:
-    """Return the nearest names, else those whose meaning mentions all words, else how all names are listed."""
-    meanings = {name: text for texts in summaries().values() for name, text in texts.items()}
-    meanings |= {name: " ".join((term.meaning, *term.details)) for name, term in TERMS.items()}
-    names, words = [*meanings, *ALIASES], written.lower().split()
-    of_part: dict[str, list[str]] = {}
-    for name in names:
-        for part in re.findall(r"[^\W_]+", name.lower()):
-            of_part.setdefault(part, []).append(name)
-    alike = [part for word in words for part in get_close_matches(word, of_part, 1, _SPELLED_ALIKE)]
-    spelled = [name for part in alike for name in of_part[part]]
-    near = list(dict.fromkeys(spelled + nearest_names(written, names)))[:_MOST_SUGGESTED]
-    mentioning = [name for name, text in meanings.items() if words and name not in near and all(w in text.lower() for w in words)]
-    mentioned = f"it occurs in the meaning of {', '.join(mentioning[:_MOST_SUGGESTED])}" if mentioning else ""
-    return " ".join(filter(None, (suggestion(near), mentioned))) or "`bert-conformance explain` lists every name"
+    """Return the nearest names, else how all names are listed."""
+    names = [*ALIASES, *(name for meanings in summaries().values() for name in meanings)]
+    return suggestion(nearest_names(written, names)) or "`bert-conformance explain` lists every name"

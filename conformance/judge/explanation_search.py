@@ -20,7 +20,6 @@ from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.search.budget import SearchBudget
 from conformance.judge.search.fault_sets import MOST_FAULTS, Search
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
 from conformance.judge.step_problem import StepProblem, StepTrial
@@ -89,8 +88,8 @@ def _searched(
 def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
     """Return the explanations with the fewest faults; none if each has as many numbers as the elements that it changes."""
     at_every_step = list(_at_every_step(placements)) if most_faults > 1 else []
-    found = Search(problem, placements, at_every_step, SearchBudget.unlimited(), most_faults).result()
-    determined = [_explanation(trial, problem) for trial in found.explaining if problem.is_determined(trial)]
+    found = Search(problem, placements, at_every_step, most_faults).explaining()
+    determined = [_explanation(trial, problem) for trial in found if problem.is_determined(trial)]
     return _ordered(determined, problem) if determined else ()
 
 

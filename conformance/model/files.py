@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from conformance.errors import ConformanceError, DependencyMissingError, UsageError
+from conformance.errors import ConformanceError, UsageError
 
 if TYPE_CHECKING:  # `bert-conformance list` reads manifests and must not import NumPy
     import numpy.typing as npt
@@ -36,7 +36,6 @@ PRINTED = 2**19  # numbers read from decimal text, one Python object each; a hid
 ARRAYS = 3 * 2**29  # bytes of a file of parameters, whose copy is memory-mapped; BERT-large in float32 has 1.34e9
 OUTPUTS = 2**28  # bytes of arrays that are unpacked or read at once: two float32 hidden states of 64 x 512 x 1024
 LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # environment variable: bytes, replaces the two limits above where it is larger
-_ROWS = 64  # rows of a Parquet file per read
 _PIECE = 2**20  # bytes that are copied at a time
 QUOTED_CHARACTERS = 300  # characters of a library's error message that are quoted
 
@@ -240,42 +239,6 @@ def _array(file: IO[bytes], name: str, stored: int) -> "npt.NDArray[Any]":
     if len(content) != size:
         raise ValueError(f"{name} says that it has {size} bytes, and has {len(content)}")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
-
-
-def read_parquet(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Return the columns of a Parquet file by name, and the format of those in float16, whose numbers are read as Python's.
-
-    A batch of rows is read at a time.
-
-    Raises:
-        DependencyMissingError: pyarrow is not installed.
-        ValueError: the unpacked columns are too large, or there are no rows.
-    """
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise DependencyMissingError("a Parquet file is read by pyarrow; install it with: pip install pyarrow") from None
-    _require_arrays(path, OUTPUTS)
-    columns: dict[str, list[Any]] = {}
-    size = count = 0
-    with ParquetFile(path) as file:
-        formats = {field.name: "float16" for field in file.schema_arrow if _element(field.type) == "halffloat"}
-        for rows in file.iter_batches(_ROWS):
-            size += rows.nbytes
-            _require_size(size, OUTPUTS, "unpacked it has at least")
-            count += rows.num_rows
-            for name, column in rows.to_pydict().items():
-                columns.setdefault(name, []).extend(column)
-    if not count:
-        raise ValueError("it has no rows")
-    return columns, formats
-
-
-def _element(column: Any) -> str:
-    """Return the name of the type of a column's numbers, within lists of any depth."""
-    while hasattr(column, "value_type"):
-        column = column.value_type
-    return str(column)
 
 
 def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:

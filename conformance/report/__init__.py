@@ -1,9 +1,8 @@
 """Reports: views of the records, a Markdown document that a template writes over each, and its renderings.
 
-- Views: `run` with `case` and `places`, `changes_report` (two runs), `difference_report` (two traces), `trace_report` with
-  `attention`, and `diagnosis_report`. The sentences are those of `finding_sentences` (mistake, evidence, cause, repair),
-  `coverage_sentences` (exclusions, confirmed numbers) and `unexposed_steps`; `findings` groups failing activations by mistake.
+- Views: `run` with `case` and `places`, `changes` (two runs), `difference_report` (two traces), `trace_report` and
+  `diagnosis_report`. The sentences are those of `finding_sentences` (mistake, evidence, cause, repair), `coverage_sentences`
+  (exclusions, confirmed numbers) and `unexposed_steps`; `findings` groups failing activations by mistake.
 - Documents: `document`, with its `templates` and the `drawings` of pages.
-- Renderings: Markdown as it is, `terminal` and `page`; `structured` (JSON) and `junit` need no document. All are
-  listed in `output_formats`.
+- Renderings: Markdown as it is, `terminal` and `page`, the data as JSON, and `junit`. All are listed in `output_formats`.
 """

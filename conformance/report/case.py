@@ -32,7 +32,7 @@ from conformance.report.document import Row, Span
 from conformance.report.finding_sentences import repair, sentence, where
 from conformance.report.findings import is_unnamed, layers_of
 from conformance.report.places import Scale, Token, network, scale_of, strip, tokens
-from conformance.report.unexposed_steps import not_exposed, unexposed_steps
+from conformance.report.unexposed_steps import not_exposed, possibly_before
 from conformance.results.outcomes import FAILING, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header
 
@@ -208,10 +208,10 @@ class CaseView:
         return undetectable(self.check.excludes)
 
     @property
-    def smallest(self) -> list[str]:
-        """The smallest failing batch of a search."""
+    def smallest(self) -> str:
+        """The shape of the smallest failing batch of a search."""
         found = self.check.counterexample
-        return smallest(self.check.check, found) if found and self.check.tried else []
+        return smallest(self.check.check, found) if found and self.check.tried else ""
 
     @property
     def element(self) -> list[Row]:
@@ -284,10 +284,10 @@ def _unstated(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]
 
 def _located(a: ActivationRecord, activations: Sequence[ActivationRecord]) -> str:
     """Return the name of the first origin, with its reason if no mistake states it, or the unexposed steps before it."""
-    reason = "" if is_unnamed(a) else a.reason
-    of_batch = [other for other in activations if other.batch == a.batch]
-    before = "" if a.reason or is_unnamed(a) else str(unexposed_steps(a.activation, of_batch))
-    return f"{origin(a)}{f': {reason}' if reason else ''}{f', {before}' if before else ''}"
+    if is_unnamed(a) or a.reason:
+        return origin(a) + (f": {a.reason}" if a.reason and not is_unnamed(a) else "")
+    before = possibly_before([a.activation], [other for other in activations if other.batch == a.batch])
+    return f"{origin(a)}{f'. {before}' if before else ''}"
 
 
 def _worst(origins: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
@@ -332,7 +332,7 @@ def command(c: CheckRecord, headers: Sequence[Header]) -> str:
     header = next((h for h in headers if c.golden in h.goldens), None)
     golden = recorded_as(c.golden, header.goldens[c.golden].source if header else "")
     network = ["--checkpoint", golden.removeprefix(PREFIX)] if golden.startswith(PREFIX) else ["--golden", golden]
-    words = ["bert-conformance", "run", "-i", c.implementation, *network]
+    words = ["bert-conformance", "run", c.implementation, *network]
     words += ["--device", c.device] if c.device != "cpu" else []
     words += ["--dtype", c.dtype] if c.dtype != "float32" else []
     words += ["--check", c.check] if c.check != "values" else []

@@ -1,128 +1,83 @@
-"""Changes between two runs: verdicts, errors in sigma and mistakes, case by case, and what may explain them in the environment.
+"""Changes from an earlier run, the baseline, to a later one: outcomes, mistakes, and what in the environment may explain them.
 
 Pure functions of the records.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from msgspec.structs import replace as replace_record
 
+from conformance.report.axis import sigma
+from conformance.report.coverage_sentences import number, place, rendered
+from conformance.report.document import Document, Row, Span
 from conformance.report.findings import Finding, agrees, findings, layers_of
-from conformance.report.scale import scale_changed, size
-from conformance.results.case import Case
 from conformance.results.outcomes import FAILING, ORDER, Outcome
-from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, ImplementationRecord, Results
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
-Kind = Literal["worse", "gone", "new", "better", "changed"]
-KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
+Kind = Literal["worse", "gone", "new", "known", "better"]
+KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "known", "better")  # worst first
 GRAVE = frozenset[Kind]({"worse", "gone"})
-_VERSIONS = ("suite", "python", "torch", "transformers", "numpy", "onnxruntime")
-_CONDITIONS = ("platform", "processor", "gpu", "threads", "false_alarm", "seed", "examples")
-_OfCandidate = frozenset[ImplementationRecord]
+_TONES: Mapping[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "known": "odd", "better": "good"}
+_ENVIRONMENT = (
+    "suite", "python", "torch", "transformers", "numpy", "onnxruntime", "platform", "processor", "gpu", "threads", "false_alarm",
+    "seed", "examples",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class ActivationChange:
-    """A change of one activation on one batch; a record is None if the run has not observed it.
+class Change:
+    """A row of the table: a check, or an activation on the batch where its error is largest.
 
-    `changed` means that the activation passes in both runs and the scale of its error differs (`scale_changed`), or that its
-    failure is now declared as a known one.
+    Attributes:
+        kind: `known` if a failure is now declared as a known one; None for a check whose outcome is the same.
+        what: name of the case or of the activation.
+        before, after: outcome and error in either run; empty if the run has none.
+        reason: first line of the reason in the later run.
+        batches: number of batches on which the activation changed.
     """
 
-    kind: Kind
-    before: ActivationRecord | None
-    after: ActivationRecord | None
+    kind: Kind | None
+    what: str
+    before: str
+    after: str
+    reason: str = ""
+    batches: int = 0
 
-    @property
-    def record(self) -> ActivationRecord:
-        """The later record, or the earlier one if the later run has none."""
-        known = self.after or self.before
-        assert known is not None
-        return known
+
+@dataclass(frozen=True)
+class MistakeChange:
+    """A mistake that is new (`worse`) or gone (`better`) in some checks, in words."""
+
+    kind: Kind
+    lines: tuple[str, ...]
+    checks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class CaseChange:
-    """The changes of one case, that is one check of one candidate on one golden.
+    """The changes of a case: of its check, then of its activations, worst first, ties in the order of computation.
 
-    Attributes:
-        kind: change of the check's outcome; `new` or `gone` if only one run has the check, None if the outcome is the same.
-        before, after: the check's record in the earlier and in the later run; None if there is none.
-        activations: the activations that changed, worst first, ties in the order of computation; empty if the check is new or gone.
-        appeared, vanished: the mistakes that only the later or only the earlier run has, each restricted to the steps where it is
-            new or gone; for a new check all its mistakes.
-        layers: number of layers of the network.
-        compared: number of pairs of activation and batch that both runs observed.
-        within_noise: number of passing pairs whose errors differ without a significant change.
-        same: number of pairs with the same outcome and errors.
-        limit: threshold of the matched filters' |z|, for comparing estimated numbers.
+    `appeared` and `vanished` are the mistakes that only the later or only the earlier run has, each restricted to the steps where
+    it is new or gone. `is_compared` is whether both runs have the check.
     """
 
-    kind: Kind | None
-    before: CheckRecord | None
-    after: CheckRecord | None
-    activations: tuple[ActivationChange, ...] = ()
+    check: Change
+    activations: tuple[Change, ...] = ()
     appeared: tuple[Finding, ...] = ()
     vanished: tuple[Finding, ...] = ()
     layers: int = 0
-    compared: int = 0
-    within_noise: int = 0
-    same: int = 0
-    limit: float = 0.0
+    is_compared: bool = False
 
     @property
-    def record(self) -> CheckRecord:
-        """The later record, or the earlier one if the later run has none."""
-        known = self.after or self.before
-        assert known is not None
-        return known
-
-    @property
-    def case(self) -> Case:
-        """The case, with the name of the candidate in the later run."""
-        return self.record.case
-
-    @property
-    def is_new_failure(self) -> bool:
-        """Whether only the later run has the check, and it fails."""
-        return self.kind == "new" and self.record.outcome in FAILING
-
-    @property
-    def is_compared(self) -> bool:
-        """Whether both runs have the check."""
-        return self.before is not None and self.after is not None
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether the check failed, and its failure is now declared as a known one."""
-        return self.before is not None and self.after is not None and _is_declared(self.before.outcome, self.after.outcome)
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        """All kinds of change in the case; a new mistake or a new failing check is `worse`, a vanished mistake is `better`."""
-        found: set[Kind] = {c.kind for c in self.activations}
-        found |= {self.kind} if self.kind else set()
-        found |= {"worse"} if self.is_new_failure else set()
-        if self.is_compared:
-            found |= {"worse"} if self.appeared else set()
-            found |= {"better"} if self.vanished else set()
-        return frozenset(found)
-
-    @property
-    def severity(self) -> int:
-        """Index of the worst kind of change in `KINDS`; smaller is worse."""
-        return min((KINDS.index(kind) for kind in self.kinds), default=len(KINDS))
-
-
-@dataclass(frozen=True)
-class EnvironmentChange:
-    """A property of the run's environment that differs between two runs."""
-
-    what: str
-    before: str
-    after: str
+    def kinds(self) -> set[Kind]:
+        """All kinds of change in the case; a new mistake is `worse`, one that is gone is `better`."""
+        found: set[Kind] = {c.kind for c in (self.check, *self.activations) if c.kind}
+        found |= {"worse"} if self.appeared else set()
+        found |= {"better"} if self.vanished else set()
+        return found
 
 
 @dataclass(frozen=True)
@@ -132,34 +87,87 @@ class Changes:
     Attributes:
         names: names of the earlier and the later run.
         cases: all cases, worst first, including those without a change.
-        environment: differences in software, machine and settings, which may explain changes.
+        environment: differences in software, machine and settings, which may explain changes: the property, before and after.
         notes: remarks on the comparison, and the notes of both runs.
         sound: whether the later run is complete and free of contradictions.
     """
 
     names: tuple[str, str]
     cases: tuple[CaseChange, ...]
-    environment: tuple[EnvironmentChange, ...] = ()
-    notes: tuple[str, ...] = ()
-    sound: bool = True
+    environment: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+    sound: bool
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 0 if the runs share a check, the later run is sound, and nothing is worse or gone; else 1.
-
-        A mistake that appeared counts as worse.
-        """
-        return int(self.is_worse or not self.is_compared or not self.sound)
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether any check or activation is worse or gone, or any mistake appeared."""
-        return any(case.kinds & GRAVE for case in self.cases)
+    def kinds(self) -> set[Kind]:
+        """All kinds of change."""
+        return set[Kind]().union(*(case.kinds for case in self.cases))
 
     @property
     def is_compared(self) -> bool:
         """Whether the runs have a check in common."""
         return any(case.is_compared for case in self.cases)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 0 if the runs share a check, the later run is sound, and nothing is worse or gone; else 1."""
+        return int(bool(self.kinds & GRAVE) or not self.is_compared or not self.sound)
+
+    @property
+    def mistakes(self) -> list[MistakeChange]:
+        """The mistakes that are new or gone, each with all checks that it concerns."""
+        found: dict[tuple[Kind, tuple[str, ...]], list[str]] = {}
+        for case in self.cases:
+            for f in case.appeared:
+                found.setdefault(("worse", tuple(rendered(f, case.layers))), []).append(case.check.what)
+            for f in case.vanished:
+                found.setdefault(("better", tuple(rendered(f, case.layers)[:1])), []).append(case.check.what)
+        return [MistakeChange(*key, tuple(checks)) for key, checks in found.items()]
+
+    @property
+    def rows(self) -> list[Change]:
+        """The rows of the table: of each case that changed its check, then its activations."""
+        return [row for case in self.cases if case.kinds for row in (case.check, *case.activations)]
+
+    @property
+    def headline(self) -> str:
+        """The verdict on the changes, followed by the numbers of checks, activations and mistakes that changed."""
+        worst = next((kind for kind in KINDS if kind in self.kinds), None)
+        verdict = "worse" if worst in GRAVE else "better" if worst == "better" else "nothing better or worse"
+        if worst is None:
+            return "no verdict changed" if self.is_compared else "nothing was compared"
+        parts = []
+        for kind in KINDS:
+            checks = sum(case.check.kind == kind for case in self.cases)
+            activations = sum(a.kind == kind for case in self.cases for a in case.activations)
+            counts = [number(n, what) for n, what in ((checks, "check"), (activations, "activation")) if n]
+            parts += [f"{' and '.join(counts)} {kind}"] if counts else []
+            mistakes = sum(mistake.kind == kind for mistake in self.mistakes)
+            parts += [f"{number(mistakes, 'mistake')} {'new' if kind == 'worse' else 'gone'}"] if mistakes else []
+        return f"{verdict}: {', '.join(parts)}"
+
+    @property
+    def document(self) -> Document:
+        """The document: verdict, possible causes, and the table."""
+        unchanged = sum(not case.kinds for case in self.cases)
+        data = {
+            "names": self.names, "rows": list(map(asdict, self.rows)), "mistakes": list(map(asdict, self.mistakes)),
+            "environment": self.environment, "notes": self.notes, "unchanged": unchanged, "exit_code": self.exit_code,
+        }  # fmt: skip
+        tone = "bad" if self.exit_code else "good" if "better" in self.kinds else ""
+        view = {"changes": self, "rows": list(map(_cells, self.rows)), "unchanged": unchanged}
+        return Document("changes", view, "What changed between two runs", tone, data)
+
+
+def _cells(change: Change) -> Row:
+    many = f"{change.batches} batches" if change.batches > 1 else ""
+    return (
+        Span(change.what, _TONES.get(change.kind, "") if change.kind else "", note=many),
+        change.kind or "",
+        change.before,
+        change.after,
+        change.reason,
+    )
 
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
@@ -168,117 +176,98 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     Goldens that differ in version or digest are different goldens, and their cases are not compared. If each run has only one
     implementation, these two are compared with each other, whatever their names. `names` are those of the runs in the report.
     """
-    apart = _apart(before, after)
-    renamed = _renamed(before, after)
-    old, new = ({_key(c, renamed): c for c in r.cases if c.check.golden not in apart} for r in (before, after))
+    runs = (before, after)
+    goldens = [{name: golden.identity for header in r.headers for name, golden in header.goldens.items()} for r in runs]
+    apart = sorted(g for g in goldens[0].keys() & goldens[1].keys() if goldens[0][g] != goldens[1][g])
+    candidates = [sorted({c.implementation for c in r.checks}) for r in runs]
+    is_pair = [len(of) for of in candidates] == [1, 1] and candidates[0] != candidates[1]
+    renamed = [*candidates[0], *candidates[1]] if is_pair else []
+    old, new = ({_key(c, renamed): c for c in r.cases if c.check.golden not in apart} for r in runs)
     cases = [_case(old.get(key), new.get(key)) for key in {**old, **new}]
-    notes = [f"{name}: {note}" for name, r in zip(names, (before, after), strict=True) for note in r.notes]
+    notes = [f"{name}: {note}" for name, r in zip(names, runs, strict=True) for note in r.notes]
     notes += [f"golden {g} is another: its verdicts are not compared" for g in apart]
-    unknown = [name for name, r in zip(names, (before, after), strict=True) if r.cases and not r.headers]
+    unknown = [name for name, r in zip(names, runs, strict=True) if r.cases and not r.headers]
     notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
-    return Changes(
-        names, tuple(sorted(cases, key=lambda c: c.severity)), _differing(before, after, renamed), tuple(notes), after.sound
-    )
+    worst_first = sorted(cases, key=lambda c: min(map(KINDS.index, c.kinds), default=len(KINDS)))
+    return Changes(names, tuple(worst_first), tuple(_differing(before, after, renamed)), tuple(notes), after.sound)
 
 
-def _apart(before: Results, after: Results) -> list[str]:
-    """Return the names of the goldens that both runs have, but with different contents."""
-    old, new = (_goldens(r) for r in (before, after))
-    return sorted(g for g in old.keys() & new.keys() if old[g] != new[g])
-
-
-def _goldens(results: Results) -> Mapping[str, tuple[int, str, str]]:
-    return {name: golden.identity for header in results.headers for name, golden in header.goldens.items()}
-
-
-def _renamed(before: Results, after: Results) -> tuple[str, str] | None:
-    """Return the only implementation of each run if their names differ; None otherwise."""
-    old, new = ({c.implementation for c in r.checks} for r in (before, after))
-    return (*old, *new) if len(old) == len(new) == 1 and old != new else None  # type: ignore[return-value]  # both sets have one element
-
-
-def _key(case: CaseRecords, renamed: tuple[str, str] | None) -> tuple[str, ...]:
+def _key(case: CaseRecords, renamed: Sequence[str]) -> tuple[str, ...]:
     c = case.check
     return ("" if renamed else c.implementation, c.golden, c.device, c.dtype, c.check)
 
 
-def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
-    if before is None or after is None:
-        known = before or after
-        assert known is not None
-        if after is None:
-            return CaseChange("gone", known.check, None)
-        appeared, layers = _new_mistakes((), known.activations), layers_of(known.activations)
-        return CaseChange("new", None, known.check, (), appeared, layers=layers, limit=_filter_limit(known.activations))
-    old, new = (_observed(c.activations) for c in (before, after))
-    both = [(old[key], new[key]) for key in old if key in new]
-    found_kinds = [ActivationChange(kind, a, b) for key in {**old, **new} if (kind := _kind(a := old.get(key), b := new.get(key)))]
-    unchanged = [(a, b) for a, b in both if _kind(a, b) is None]
-    return CaseChange(
-        _by_outcome(before.check.outcome, after.check.outcome),
-        before.check,
-        after.check,
-        tuple(sorted(found_kinds, key=lambda c: KINDS.index(c.kind))),
-        _new_mistakes(before.activations, after.activations),
-        _new_mistakes(after.activations, before.activations),
-        layers_of((*before.activations, *after.activations)),
-        len(both),
-        sum(not _is_equal(a, b) for a, b in unchanged if a.outcome == "pass"),
-        sum(_is_equal(a, b) for a, b in unchanged),
-        _filter_limit((*before.activations, *after.activations)),
-    )
-
-
-def _is_equal(a: ActivationRecord, b: ActivationRecord) -> bool:
-    return (a.local, a.global_error) == (b.local, b.global_error)
-
-
-def _filter_limit(records: Iterable[ActivationRecord]) -> float:
-    """Return the threshold of the matched filters' |z|; 0 if nothing was filtered."""
-    return max((a.limits.get("filter", 0.0) for a in records), default=0.0)
-
-
-def _observed(records: Sequence[ActivationRecord]) -> Mapping[tuple[str, str], ActivationRecord]:
-    """Return the observed records by batch and activation; of several records of one activation, the worst."""
-    found: dict[tuple[str, str], ActivationRecord] = {}
-    for record in sorted(records, key=lambda r: -ORDER.index(r.outcome)):
-        found[record.batch, record.activation] = record
-    in_order = dict.fromkeys((r.batch, r.activation) for r in records)
-    return {key: found[key] for key in in_order if found[key].outcome != "not_observed"}
-
-
-def _kind(before: ActivationRecord | None, after: ActivationRecord | None) -> Kind | None:
-    if before is None:
-        return "new"
-    if after is None:
+def _kind(before: CheckRecord | ActivationRecord | None, after: CheckRecord | ActivationRecord | None) -> Kind | None:
+    """Return the change of an outcome; None if it is the same."""
+    was, is_ = (_result(r) for r in (before, after))
+    if was == is_:
+        return None
+    if is_ is None:
         return "gone"
-    if _is_declared(before.outcome, after.outcome):
-        return _by_size(replace_record(before, outcome=after.outcome), after) or "changed"
-    return _by_outcome(before.outcome, after.outcome) or _by_size(before, after)
+    if was is None:
+        return "worse" if is_ in FAILING else "new"
+    if (was, is_) == ("fail", "xfail"):
+        return "known"
+    return "worse" if ORDER.index(is_) < ORDER.index(was) else "better"
 
 
-def _is_declared(before: Outcome, after: Outcome) -> bool:
-    """Return whether a failure is now declared as a known one, which changes nothing in the candidate."""
-    return (before, after) == ("fail", "xfail")
+def _result(r: CheckRecord | ActivationRecord | None) -> Outcome | None:
+    """Return the outcome; None for a skipped check and for an activation that is not exposed, which have no result."""
+    return None if r is None or r.outcome == ("skip" if isinstance(r, CheckRecord) else "not_observed") else r.outcome
 
 
-def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
-    """Return the change of an outcome; a skipped check has no result, so that the other run's result is gone or new."""
-    if before == after:
-        return None
-    if _is_declared(before, after):
-        return "changed"
-    if "skip" in (before, after):
-        return "gone" if after == "skip" else "worse" if after in FAILING else "new"
-    return "worse" if ORDER.index(after) < ORDER.index(before) else "better"
+def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
+    old, new = (c.activations if c else () for c in (before, after))
+    last = after or before
+    assert last is not None
+    title = str(last.check.case)
+    if before and before.check.implementation != last.check.implementation:
+        names = (before.check.implementation, last.check.implementation)
+        title = title.replace(names[1], " → ".join(names), 1)
+    sides = [c.check if c else None for c in (before, after)]
+    reason = after.check.reason if after and after.check.outcome != "pass" else ""
+    check = Change(_kind(*sides), title, _of_check(sides[0]), _of_check(sides[1]), reason.strip().partition("\n")[0])
+    if not before or not after:
+        return CaseChange(check)
+    rows = sorted(_activations(old, new), key=lambda c: KINDS.index(c.kind) if c.kind else len(KINDS))
+    mistakes = (_new_mistakes(old, new), _new_mistakes(new, old))
+    return CaseChange(check, tuple(rows), *mistakes, layers_of((*old, *new)), is_compared=True)
 
 
-def _by_size(before: ActivationRecord, after: ActivationRecord) -> Kind | None:
-    """Return the change in the size of the error if the outcome is the same in both runs; None if not significant."""
-    if not scale_changed(before, after):
-        return None
-    return "changed" if after.outcome == "pass" else "worse" if size(after) > size(before) else "better"
+def _of_check(c: CheckRecord | None) -> str:
+    if c is None:
+        return ""
+    judged = f", {c.judged} of {c.activations} activations" if c.activations else ""
+    tried = f", {number(c.tried, 'example')}" if c.tried else ""
+    return f"{c.outcome}{judged}{tried}{f', median {sigma(c.median_rms)}' if c.median_rms is not None else ''}"
+
+
+def _of_activation(a: ActivationRecord | None) -> str:
+    if a is None or _result(a) is None:
+        return ""
+    return a.outcome + (f", {sigma(a.local.rms)}" if a.local and a.local.rms is not None else "")
+
+
+def _activations(old: Iterable[ActivationRecord], new: Iterable[ActivationRecord]) -> Iterator[Change]:
+    """Yield a row for each kind of change of each activation, on the batch with the largest error."""
+    sides = [{(a.batch, a.activation): a for a in sorted(of, key=lambda a: -ORDER.index(a.outcome))} for of in (old, new)]
+    found: dict[tuple[str, Kind], list[tuple[ActivationRecord | None, ActivationRecord | None]]] = {}
+    order = dict.fromkeys((a.batch, a.activation) for of in (old, new) for a in of)
+    for key in order:
+        pair = (sides[0].get(key), sides[1].get(key))
+        if kind := _kind(*pair):
+            found.setdefault((key[1], kind), []).append(pair)
+    for (_, kind), pairs in found.items():
+        worst = max(pairs, key=lambda pair: max(_excess(a) for a in pair if a))
+        record = worst[1] or worst[0]
+        assert record is not None
+        before, after = map(_of_activation, worst)
+        yield Change(kind, place(record), before, after, record.reason, len(pairs))
+
+
+def _excess(a: ActivationRecord) -> float:
+    return float("inf") if a.excess is None and a.outcome == "fail" else a.excess or 0.0
 
 
 def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
@@ -288,17 +277,14 @@ def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[Activation
     them cannot be distinguished from the other. Unidentified mistakes are the same if they are at the same step. Known failures
     count: declaring a failure as known removes no mistake.
     """
-    before, after = ([replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in of] for of in (before, after))
-    known = findings(before)
-    limit = _filter_limit((*before, *after))
-    return tuple(new for finding in findings(after) if (new := _elsewhere(finding, known, limit)))
-
-
-def _elsewhere(finding: Finding, known: Iterable[Finding], limit: float) -> Finding | None:
-    """Return the finding restricted to steps at which no known finding is the same mistake; None if there are none."""
-    applied = {step for other in known if _is_same(finding, other, limit) for step in other.steps}
-    steps = tuple(step for step in finding.steps if step not in applied)
-    return replace(finding, steps=steps) if steps else None
+    old, new = (findings(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in of) for of in (before, after))
+    limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
+    elsewhere = []
+    for finding in new:
+        there = {step for other in old if _is_same(finding, other, limit) for step in other.steps}
+        steps = tuple(step for step in finding.steps if step not in there)
+        elsewhere += [replace(finding, steps=steps)] if steps else []
+    return tuple(elsewhere)
 
 
 def _is_same(one: Finding, other: Finding, limit: float) -> bool:
@@ -310,48 +296,21 @@ def _is_same(one: Finding, other: Finding, limit: float) -> bool:
     return b.name in one.others or a.name in other.others
 
 
-def _differing(before: Results, after: Results, renamed: tuple[str, str] | None) -> tuple[EnvironmentChange, ...]:
-    """Return the differing versions of candidates, then all other differences in the headers.
-
-    A property that one of the runs does not record is not reported. `renamed` are two candidates that are compared with each other.
-    """
-    if not (before.headers and after.headers):
-        return ()
-    rendered = ((what, *(_as_text(_said(r.headers, what)) for r in (before, after))) for what in (*_VERSIONS, *_CONDITIONS))
-    return (*_candidates(before, after, renamed), *(EnvironmentChange(*of) for of in rendered if of[1] != of[2] and all(of)))
+def _differing(before: Results, after: Results, renamed: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs in the headers; what one of the runs does not record is left out."""
+    old, new = _facts(before, dict(pairwise(renamed))), _facts(after, {})
+    yield from ((what, old[what], new[what]) for what in old if what in new and old[what] != new[what])
 
 
-def _said(headers: Iterable[Header], what: str) -> set[object]:
-    return {value for header in headers if (value := getattr(header, what)) != ""}
-
-
-def _as_text(values: Iterable[object]) -> str:
-    return ", ".join(sorted("none" if value is None else str(value) for value in values))
-
-
-def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[EnvironmentChange]:
-    """Return the candidates that both runs judged in different versions; candidates with the same difference share an entry."""
-    old, new = (_versions(r) for r in (before, after))
-    pairs = [renamed] if renamed else [(name, name) for name in new]
-    found: dict[tuple[str, str], list[str]] = {}
-    for was, is_ in pairs:
-        if was in old and is_ in new and old[was] != new[is_]:
-            found.setdefault(_distinguished(old[was], new[is_]), []).append(is_)
-    return [EnvironmentChange(", ".join(names), *versions) for versions, names in found.items()]
-
-
-def _versions(results: Results) -> Mapping[str, _OfCandidate]:
-    """Return the versions of each judged candidate; there may be several if the results were merged from several runs."""
+def _facts(results: Results, renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of the judged candidates, of the libraries, and the conditions of a run, by name."""
     judged = {check.implementation for check in results.checks}
-    found: dict[str, set[ImplementationRecord]] = {}
+    found: dict[str, set[str]] = {}
     for header in results.headers:
-        for name in header.implementations.keys() & judged:
-            found.setdefault(name, set()).add(header.implementations[name])
-    return {name: frozenset(found[name]) for name in sorted(found)}
-
-
-def _distinguished(before: _OfCandidate, after: _OfCandidate) -> tuple[str, str]:
-    """Return texts that distinguish two sets of versions: distribution and version or, if these agree, the origin."""
-    versions = tuple(_as_text({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
-    old, new = versions if versions[0] != versions[1] else tuple(_as_text({r.origin for r in of}) for of in (before, after))
-    return old, new
+        for name in sorted(header.implementations.keys() & judged):
+            record = header.implementations[name]
+            found.setdefault(renamed.get(name, name), set()).add(f"{record.distribution} {record.version}, {record.origin}")
+        for what in _ENVIRONMENT:
+            if (value := getattr(header, what)) != "":
+                found.setdefault(what, set()).add("none" if value is None else str(value))
+    return {what: " and ".join(sorted(values)) for what, values in found.items()}

@@ -16,8 +16,6 @@ from conformance.results.example import largest_sizes
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 
-ROWS = 8  # of a failing batch that are shown
-
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
     """Return `ran 25 of 38, 13 skipped: 1 fail, 24 pass`, whether results are missing, and the number of contradictory ones.
@@ -94,20 +92,13 @@ def varied(check: str, variation: Mapping[str, Any]) -> str:
     return f"varied by {', '.join(f'{name} {value}' for name, value in variation.items())} (`explain {check}`)"
 
 
-def smallest(check: str, found: CounterexampleRecord) -> list[str]:
-    """Return the smallest failing batch as lines of token ids, masked ones in brackets, after a line with shape and variation."""
-    ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
+def smallest(check: str, found: CounterexampleRecord) -> str:
+    """Return the shape and the variation of the smallest failing batch."""
+    ids, masked = found.batch.get("input_ids"), "" if found.batch.get("attention_mask") else " without a mask"
     if not ids:
-        return ["smallest failing batch: empty"]
+        return "smallest failing batch: empty"
     variation = varied(check, found.variation)
-    unread = padding(mask) if mask else None
-    masked = ", masked ones in brackets" if unread and any(map(any, unread)) else ""
-    lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"]
-    for row in range(min(len(ids), ROWS)):
-        shown = [f"[{t}]" if unread and unread[row][i] else f"{t}" for i, t in enumerate(ids[row])]
-        rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""
-        lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{rendered}")
-    return lines + [f"  … and {number(len(ids) - ROWS, 'row')} more"] * (len(ids) > ROWS)
+    return f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"
 
 
 def padding(mask: Sequence[Sequence[Any]]) -> list[list[bool]]:

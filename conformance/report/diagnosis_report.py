@@ -1,6 +1,5 @@
 """Document of a diagnosis from final outputs. Pure functions."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation
@@ -11,16 +10,24 @@ from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Document
 
-_LISTED = 12  # maximum number of names in a list
-
 
 def document(found: Diagnosis) -> Document:
     """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
-    tone = "bad" if not found.conforms else "odd" if _is_odd_pooling(found, found.pooling) else "good"
-    explanations, others = ([], []) if found.conforms else _explanations(found)
-    sentences = [*_facts(found), *(_passing(found) if found.conforms else _failing(found))]
-    view = {"sentences": sentences, "explanations": explanations, "others": others}
-    return Document("diagnosis", view, _verdict(found), tone)
+    odd = _is_odd_pooling(found, found.pooling)
+    tone = "bad" if not found.conforms else "odd" if odd else "good"
+    same = _same_functions(found.tied)
+    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
+    view = {
+        "f": found,
+        "poolings": [(name, _sentence(name, found)) for name in found.poolings],
+        "separable": SEPARABLE_Z,
+        "weak": [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0],
+        "unseen": [u.name for u in found.unseen if not u.expected_z > 0.0],
+        "tied": len(same),
+        "explanations": [[f"{i}. {_headline(e, found)}", *_details(e, found, said)] for i, (e, said) in enumerate(listed, 1)],
+        "others": [_brief(e, found) for e in found.explanations if not e.tied],
+    }
+    return Document("diagnosis", view, _verdict(found), tone, found)
 
 
 def _verdict(found: Diagnosis) -> str:
@@ -28,9 +35,7 @@ def _verdict(found: Diagnosis) -> str:
         if _is_odd_pooling(found, found.pooling):
             return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
         return "conforms, as far as these outputs show"
-    if not any(e.explains for e in found.explanations):
-        if found.cut_short:
-            return "does not conform, and no explanation was found within the time limit"
+    if not found.explanations:
         return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
@@ -49,61 +54,6 @@ def _name(pooling: str, found: Diagnosis) -> str:
 def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
     """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
     return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
-
-
-def _facts(found: Diagnosis) -> Iterator[str]:
-    read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
-    stored = f"stored in {' and '.join(found.stored)}; " if found.stored else ""
-    digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals in the typical number"
-    if found.features:
-        yield f"embeddings are shortened to {found.features} features, which are normalised again if the whole ones are"
-    yield f"read: {read}; {stored}{digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
-    under = f" with pooling {found.pooling}" if found.pooling else ""
-    yield (
-        f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
-        f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
-    )
-    if found.cut_short:
-        yield found.cut_short
-
-
-def _passing(found: Diagnosis) -> Iterator[str]:
-    yield from (f"pooling: {name}, {_sentence(name, found)}" for name in found.poolings)
-    total = len(found.shown) + len(found.unseen)
-    yield f"{len(found.shown)} of {total} mistakes would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer"
-    weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
-    none = [u.name for u in found.unseen if not u.expected_z > 0.0]
-    for what, names in (("too small to be detected in these outputs", weak), ("no effect on these outputs", none)):
-        if names:
-            yield f"{what}: {_first(names)}"
-    yield found.unconfirmed
-
-
-def _failing(found: Diagnosis) -> Iterator[str]:
-    if found.detected_faults:
-        mistakes = _first(list(found.detected_faults))
-        yield f"rms and largest error are within their limits, but the error has the pattern of {mistakes}"
-    explains = any(e.explains for e in found.explanations)
-    tied = len(_same_functions(found.tied))
-    if explains and tied > 1:
-        yield f"{tied} explanations cannot be distinguished on these numbers:"
-    if not explains and any(e.accounted > 0.0 for e in found.explanations):
-        yield (
-            "These sets of mistakes come closest, but do not explain the outputs: each leaves errors beyond rounding, and any of "
-            "their mistakes may be absent."
-        )
-
-
-def _explanations(found: Diagnosis) -> tuple[list[list[str]], list[str]]:
-    """Return the lines of each explanation, and a sentence on those that are less likely."""
-    same = _same_functions(found.tied)
-    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
-    listed = listed or [(e, []) for e in found.explanations if e.accounted > 0.0]
-    others = [_brief(e, found) for e in found.explanations if e.explains and not e.tied]
-    return (
-        [[f"{i}. {_headline(e, found)}", *_details(e, found, phrases)] for i, (e, phrases) in enumerate(listed, 1)],
-        [f"also explain the outputs, but are less likely or less simple: {_first(others)}"] if others else [],
-    )
 
 
 def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
@@ -139,7 +89,7 @@ def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Ite
     for attribution in e.faults:
         alike = f" (or {', or '.join(same)}; these outputs cannot tell which)" if same and attribution is e.faults[0] else ""
         yield f"{attribution.sentence}{alike}: {attribution.where}"
-        if attribution.cause and e.explains:
+        if attribution.cause:
             yield f"usual cause: {attribution.cause}"
     yield _figures(e)
 
@@ -165,15 +115,7 @@ def _headline(e: RankedExplanation, found: Diagnosis) -> str:
         names.insert(0, _name(e.pooling, found))
     if not names:
         names = [f"computed in {e.dtype}"]
-    rendered = " and ".join(names)
-    return (
-        rendered if e.explains else f"not an explanation: {rendered} would account for {_percent(e.accounted)} of the squared error"
-    )
-
-
-def _percent(share: float) -> str:
-    """Return a share of less than 1 in per cent, rounded down, so that it is never shown as 100 %."""
-    return f"{math.floor(1000.0 * share) / 10.0:g} %"
+    return " and ".join(names)
 
 
 def _brief(e: RankedExplanation, found: Diagnosis) -> str:
@@ -188,9 +130,3 @@ def _figures(e: RankedExplanation) -> str:
     if e.pooling:
         parts.append(f"pooling {e.pooling}")
     return ", ".join(parts)
-
-
-def _first(texts: list[str]) -> str:
-    """Return the first `_LISTED` texts and, if there are more, their number."""
-    more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
-    return ", ".join([*texts[:_LISTED], *more])

@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -53,12 +54,14 @@ class Document:
         template: name of the template.
         view: the values that it reads, by name.
         title, tone: title of the page, and the tone of its verdict.
+        data: the same for programs, a value that JSON has, or a function without arguments that returns it.
     """
 
     template: str
     view: dict[str, Any]
     title: str = ""
     tone: str = ""
+    data: Any = None
 
     def source(self, form: Form, *, is_long: bool = False) -> str:
         """Return the Markdown of a form; `is_long` has the terminal show what is folded."""
@@ -69,6 +72,17 @@ class Document:
 def markdown(document: Document) -> str:
     """Return the document as Markdown, for pull requests, issues and summaries of CI jobs."""
     return document.source("markdown")
+
+
+def as_json(document: Document) -> str:
+    """Return what a report has for programs as JSON on a line, in which NaN and infinities are null."""
+    data = document.data() if callable(document.data) else document.data
+    return msgspec.json.encode(data, enc_hook=_builtin).decode() + "\n"
+
+
+def _builtin(value: Any) -> Any:
+    """Return a scalar of NumPy as Python's number, and a mapping as a dictionary."""
+    return value.item() if hasattr(value, "item") else dict(value)
 
 
 def escaped(text: str) -> Markup:

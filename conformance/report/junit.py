@@ -1,20 +1,21 @@
-"""JUnit XML of a run, for CI servers: one test case for each check. A pure function of the records.
+"""JUnit XML of a run, for CI servers: one test case for each check. A pure function.
 
 Missing and contradictory results are reported as failing test cases, because servers show failures but hide a suite's output.
 """
 
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from conformance.names import printable_lines
-from conformance.report.coverage_sentences import mistakes, origin, rendered, smallest
-from conformance.report.findings import layers_of
+from conformance.report.case import CaseView
+from conformance.report.document import Document
+from conformance.report.terminal import MEASURE, plain
 from conformance.results.outcomes import OUTCOME_TEXT
-from conformance.results.records import ActivationRecord, CheckRecord, Note, Results
+from conformance.results.records import Note, Results
 
 
-def junit(results: Results) -> str:
-    """Return a run as one JUnit test suite; the outcome `xfail` is reported as skipped, as pytest does."""
+def junit(document: Document) -> str:
+    """Return the report of a run as one JUnit test suite; the outcome `xfail` is reported as skipped, as pytest does."""
+    results: Results = document.view["run"].results
     checks = results.checks
     grave = [note for note in results.notes if note.grave]
     count = {kind: sum(OUTCOME_TEXT[c.outcome].junit == kind for c in checks) for kind in ("failure", "error", "skipped")}
@@ -28,7 +29,7 @@ def junit(results: Results) -> str:
         time=f"{sum(c.seconds for c in checks):.3f}",
     )
     for case in results.cases:
-        _case(suite, case.check, case.activations)
+        _case(suite, CaseView(case, results.headers))
     for note in grave:
         _note(suite, note)
     beside = [str(note) for note in results.remarks if not note.grave]
@@ -40,19 +41,13 @@ def junit(results: Results) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[ActivationRecord]) -> None:
+def _case(suite: ElementTree.Element, view: CaseView) -> None:
+    c = view.check
     name = f"{c.check}[{c.implementation}-{c.golden}-{c.device}-{c.dtype}]"
     case = ElementTree.SubElement(suite, "testcase", classname="conformance", name=_legal(name), time=f"{c.seconds:.3f}")
-    element = OUTCOME_TEXT[c.outcome].junit
-    if element:
-        reason = _legal(c.reason)
-        child = ElementTree.SubElement(case, element, message=(reason.splitlines() or [c.outcome])[0])
-        lines = [f"{origin(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
-        layers = layers_of(activations)
-        lines += ["; ".join(rendered(finding, layers)) for finding in mistakes(activations)]
-        if c.counterexample:
-            lines += [*(smallest(c.check, c.counterexample) if c.tried else ()), c.counterexample.script]
-        child.text = _legal("\n".join([reason, *lines]))
+    if element := OUTCOME_TEXT[c.outcome].junit:
+        child = ElementTree.SubElement(case, element, message=(_legal(c.reason).splitlines() or [c.outcome])[0])
+        child.text = plain(Document("one_case", {"c": view}), MEASURE, is_long=True)
 
 
 def _note(suite: ElementTree.Element, note: Note) -> None:

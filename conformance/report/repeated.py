@@ -35,6 +35,8 @@ def same_as_values(case: CaseRecords, values: Mapping[tuple[str, ...], CaseRecor
         return ""
     if not all(any(is_same_mistake(f, other, limit) for other in theirs) for f in found):
         return ""
+    if not found:
+        return "the same violation of the contract as in the check `values`"
     names = list(dict.fromkeys(f.fault.name if f.fault else "an error without a name" for f in found))
     return f"the same mistake{'s' * (len(found) > 1)} as in the check `values`: {', '.join(names)}"
 

@@ -13,22 +13,21 @@ from conformance.report.case import CaseView
 from conformance.report.coverage_sentences import (
     duration,
     headline,
-    mistakes,
     number,
     of_sizes,
     padding,
-    rendered,
     searched,
     subject,
 )
 from conformance.report.document import Document, Row, Span
 from conformance.report.repeated import by_reason, further, same_as_values, values_by_setting
+from conformance.report.structured import structured
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT, Outcome
 from conformance.results.records import CaseRecords, CheckRecord, FunctionRecord, Header, MachineRecord, Results
 from conformance.results.result import Result
 from conformance.results.to_records import footer, records_of
 
-LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z")
+LEGEND = ("sigma", "origin", "local rms", "max", "limit", "global rms", "amplitude", "z", "estimate")
 PADDING = "padding is not judged: a correct candidate may compute anything there; attention to padding must be zero"
 
 Setting = tuple[str, str, str]  # golden, device, dtype
@@ -37,7 +36,7 @@ Setting = tuple[str, str, str]  # golden, device, dtype
 def document(results: Results) -> Document:
     """Return the document of a run."""
     view = RunView(results)
-    return Document("run", {"run": view}, view.title, view.tone)
+    return Document("run", {"run": view}, view.title, view.tone, lambda: structured(results))
 
 
 def case_document(result: Result) -> Document:
@@ -239,16 +238,10 @@ class RunView:
 
     @property
     def terms(self) -> list[tuple[str, str]]:
-        """The terms that the columns and sentences about failures contain, with their meanings."""
-        failed = [a for a in self.results.activations if a.outcome == "fail" and a.local is not None]
-        if not failed:
+        """The terms of the columns and sentences about failures, with their meanings; none without a failure."""
+        if not any(a.outcome == "fail" and a.local is not None for a in self.results.activations):
             return []
-        shown = {"origin"}
-        shown |= {"sigma", "local rms", "max", "limit"} if any(a.local and a.local.rms is not None for a in failed) else set()
-        shown |= {"global rms"} if any(a.global_error is not None and a.global_error.rms is not None for a in failed) else set()
-        lines = " ".join(line for case in self.results.cases for f in mistakes(case.activations) for line in rendered(f, 0))
-        shown |= {term for term, said in (("amplitude", "amplitude "), ("z", "z = "), ("estimate", "±")) if said in lines}
-        return [(name, TERMS[name].meaning) for name in (*LEGEND, "estimate") if name in shown]
+        return [(name, TERMS[name].meaning) for name in LEGEND]
 
     @property
     def padding(self) -> str:
@@ -260,23 +253,8 @@ class RunView:
     def environments(self) -> list[list[Row]]:
         """The facts on software and machine of each run."""
         headers = [h for n, h in enumerate(self.results.headers) if h not in self.results.headers[:n]]
-        return [list(_facts(header)) for header in headers]
-
-    @property
-    def candidates(self) -> list[Row]:
-        """The candidates with distribution, version and object."""
-        judged, headers = {check.implementation for check in self.results.checks}, self.results.headers
-        known = {(n, i.distribution, i.version, i.origin) for h in headers for n, i in h.implementations.items() if n in judged}
-        others = judged - {name for name, *_ in known}
-        return [*sorted(known), *((name, "unknown, as of any that is not registered", "", "") for name in sorted(others))]
-
-    @property
-    def goldens(self) -> list[Row]:
-        """The goldens with versions and digests."""
-        stored = {name: golden for h in self.results.headers for name, golden in h.goldens.items()}
-        return [
-            (name, str(g.version), g.source, g.stored_digest, g.weights_digest, g.unconfirmed) for name, g in sorted(stored.items())
-        ]
+        judged = {check.implementation for check in self.results.checks}
+        return [list(_facts(header, judged)) for header in headers]
 
 
 def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CaseRecords]]]:
@@ -304,11 +282,20 @@ def _largest_error(name: str, measured: FunctionRecord) -> str:
     return "not finite" if value is None else f"{value:.2g}" if is_absolute else f"{value:.2g} ULP"
 
 
-def _facts(header: Header) -> Iterator[Row]:
-    """Yield the fields of a header that are known, and of the machine its arithmetic."""
+def _facts(header: Header, judged: set[str]) -> Iterator[Row]:
+    """Yield the fields of a header that are known, the versions of candidates and goldens, and the arithmetic of the machine."""
     for name, value in asdict(header).items():
         if value not in (None, "", {}) and not isinstance(value, dict | MachineRecord):
             yield name.replace("_", " "), str(value)
+    for name, candidate in header.implementations.items():
+        if name in judged:
+            yield name, f"{candidate.distribution} {candidate.version}, {candidate.origin}"
+    yield from ((name, "an object whose version is not known") for name in sorted(judged - header.implementations.keys()))
+    for name, g in header.goldens.items():
+        yield (
+            f"golden {name}",
+            f"version {g.version}, {g.source}; SHA-256 of inputs {g.stored_digest}, of weights {g.weights_digest}",
+        )
     for machine in filter(None, [header.machine]):
         bits = ", ".join(f"{name} {'unknown' if bits is None else bits}" for name, bits in machine.products.items())
         settings = ", ".join(f"{name} {value}" for name, value in machine.settings.items())

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from conformance.report.coverage_sentences import mistakes
 from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import Finding, layers_of
@@ -12,8 +10,8 @@ from conformance.results.records import ActivationRecord, Results
 from conformance.results.to_records import footer
 
 
-def structured(results: Results) -> str:
-    """Return the results as one JSON object on one line; NaN and infinities are null.
+def structured(results: Results) -> dict[str, Any]:
+    """Return the results as an object for JSON.
 
     - `headers`: software and machine of each run; empty if the file has no header.
     - `footer`: `declared`, `ran`, `outcomes` and `exit_code` of all runs together.
@@ -27,13 +25,12 @@ def structured(results: Results) -> str:
           `hidden`, the steps before it that are not exposed, in words; `estimates`, the fitted numbers in words; `excess`, the
           largest error divided by its limit.
     """
-    rendered = {
+    return {
         "headers": results.headers,
         "footer": results.footer or footer(results.checks),
         "notes": [{"kind": note.kind, "text": note.text, "grave": note.grave} for note in results.remarks],
         "cases": [{"check": c.check, "activations": c.activations, "mistakes": _mistakes(c.activations)} for c in results.cases],
     }
-    return msgspec.json.encode(rendered).decode() + "\n"
 
 
 def _mistakes(activations: Sequence[ActivationRecord]) -> list[dict[str, Any]]:

@@ -21,8 +21,6 @@ PIPED = 160  # width in columns of output to a pipe or a file; fits the longest 
 _TONES = {"good": "green", "bad": "bold red", "odd": "yellow", "quiet": "dim"}
 _INDENT = 2
 _GAPS = (4, 2)  # spaces between the columns of a table, the preferred number first
-_TIE = "\N{NO-BREAK SPACE}"  # never occurs in a printable text
-_TIED = re.compile(" (?=[=±×σ](?: |,|$))|(?<= [=±×]) ")  # spaces between a number and its name, error or unit
 _WORD = re.compile("[^ ]+ *")
 _CLASS = re.compile('<span class="(\\w*)">')
 
@@ -46,8 +44,12 @@ class Line:
         """Yield lines of at most `width` columns, except for single words that are longer."""
         breaks: list[int] = []
         if self.hang is not None:
-            room = min(width, MEASURE) - self.indent
-            breaks = _breaks(_TIED.sub(_TIE, self.text.plain), room, room - self.hang)
+            room, used = min(width, MEASURE) - self.indent - self.hang, 0
+            for word in _WORD.finditer(self.text.plain):
+                if used and used + cell_len(word[0].rstrip(" ")) > room:
+                    breaks.append(word.start())
+                    used = 0
+                used += cell_len(word[0])
         for number, line in enumerate(self.text.divide(breaks)):
             line.rstrip()
             yield Text(" " * (self.indent + (self.hang or 0) * (number > 0))).append_text(line) if line else line
@@ -183,22 +185,3 @@ def _row(cells: Sequence[Text], used: Sequence[int], is_text: Sequence[bool], ga
         line.append(" " * gap * (i > 0))
         line = line.append_text(cell).append(padding) if left else line.append(padding).append_text(cell)
     return line
-
-
-def _breaks(text: str, first: int, rest: int) -> list[int]:
-    """Return the offsets at which a text is broken, for a first line of `first` columns and further lines of `rest` columns."""
-    breaks, used, room = [], 0, first
-    for start, word in _words(text, rest):
-        if used and used + cell_len(word.rstrip(" ")) > room:
-            breaks.append(start)
-            used, room = 0, rest
-        used += cell_len(word)
-    return breaks
-
-
-def _words(text: str, room: int) -> Iterator[tuple[int, str]]:
-    """Yield offset and text of each unbreakable piece; a piece with ties that is wider than `room` is split at the ties."""
-    for tied in _WORD.finditer(text):
-        whole = cell_len(tied[0].rstrip(" ")) <= room
-        words = [tied] if whole else _WORD.finditer(tied[0].replace(_TIE, " "))
-        yield from ((tied.start() * (not whole) + word.start(), word[0]) for word in words)

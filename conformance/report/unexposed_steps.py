@@ -5,8 +5,8 @@ Records have no parents of activations. They are taken from the table of an arch
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from conformance.judge.number_words import enumerated
 from conformance.judge.step_phrases import phrases, ranged
@@ -18,8 +18,7 @@ from conformance.results.records import ActivationRecord
 NAMED = 3  # maximum number of unexposed steps, and of exposed activations before them, that are listed
 
 
-@dataclass(frozen=True)
-class UnexposedSteps:
+class UnexposedSteps(NamedTuple):
     """The unexposed steps before an activation.
 
     Attributes:
@@ -30,35 +29,7 @@ class UnexposedSteps:
 
     names: tuple[str, ...]
     after: tuple[str, ...]
-    copies: int = 0
-
-    @property
-    def sentence(self) -> str:
-        """Return `It may be in this step or in 14 unexposed ones before it, after …`; an empty text if there are none."""
-        if not self.names:
-            return ""
-        start = "It may be in this step or in"
-        if len(self.names) <= NAMED:
-            return f"{start} the unexposed {'one' if len(self.names) == 1 else 'ones'} before it: {enumerated(self.names)}"
-        layers = max((int(match[1]) + 1 for name in self.after if (match := LAYER.fullmatch(name))), default=0)
-        after = phrases(self.after, layers + 1, _numbered) or ["the token ids"]
-        since = f", after {enumerated(after)}" if len(after) <= NAMED else ""
-        copies = f" ({self.copies} more only copy)" if self.copies else ""
-        return f"{start} {len(self.names)} unexposed ones before it{since}{copies}"
-
-    def __str__(self) -> str:
-        """Return `or one of the 14 steps between … and it, which are not exposed`; an empty text if there are none."""
-        if not self.names:
-            return ""
-        if len(self.names) <= NAMED:
-            which = "the step before it that is" if len(self.names) == 1 else "one of the steps before it that are"
-            return f"or {which} not exposed: {enumerated(self.names)}"
-        if not self.after:
-            start = "between the token ids and it"
-        else:
-            start = f"between {enumerated(self.after)} and it" if len(self.after) <= NAMED else "before it"
-        copies = f" ({self.copies} more only copy)" if self.copies else ""
-        return f"or one of the {len(self.names)} steps {start}, which are not exposed{copies}"
+    copies: int
 
 
 def _numbered(layers: Sequence[int]) -> str:
@@ -124,13 +95,25 @@ def _parts(names: Sequence[str]) -> str:
 
 
 def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
-    """Return a sentence on the unexposed steps in which an error that is seen at these activations may be instead."""
+    """Return `It may be in this step or in 14 unexposed ones before it, after …`, for an error that is seen at these activations.
+
+    The text is empty if there are no unexposed steps before them.
+    """
     records = list(activations)
-    if len(names) == 1:
-        return unexposed_steps(names[0], records).sentence
-    before = {step for name in names for step in unexposed_steps(name, records).names}
-    ones = "the unexposed one" if len(before) == 1 else f"{len(before)} unexposed ones"
-    return f"It may be in these steps or in {ones} before them" if before else ""
+    steps = [unexposed_steps(name, records) for name in names]
+    before = list(dict.fromkeys(name for of in steps for name in of.names))
+    if not before:
+        return ""
+    start, them = ("It may be in this step or in", "it") if len(names) == 1 else ("It may be in these steps or in", "them")
+    if len(before) <= NAMED:
+        return f"{start} the unexposed {'one' if len(before) == 1 else 'ones'} before {them}: {enumerated(before)}"
+    of_one = steps[0] if len(steps) == 1 else UnexposedSteps((), (), 0)
+    layers = max((int(match[1]) + 1 for name in of_one.after if (match := LAYER.fullmatch(name))), default=0)
+    after = phrases(of_one.after, layers + 1, _numbered) or ["the token ids"]
+    since = f", after {enumerated(after)}" if len(steps) == 1 and len(after) <= NAMED else ""
+    return (
+        f"{start} {len(before)} unexposed ones before {them}{since}{f' ({of_one.copies} more only copy)' if of_one.copies else ''}"
+    )
 
 
 @lru_cache(maxsize=8)

@@ -115,7 +115,7 @@ def _locked(path: Path) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise UsageError(f"another run writes {path}; wait for its end, or choose another folder with --out") from error
+        raise UsageError(f"another run writes {path}; wait for its end, or choose another folder with -o") from error
     except UsageError:
         file.close()
         raise

@@ -1,15 +1,15 @@
-"""State of the current pytest session: examples per search, depth of judgements, the results recording, and the tally of checks.
+"""State of the current pytest session: examples per search, depth of judgements, the results recording, and the checks that ran.
 
 A session that ran none of the checks that it requested fails. Checks that are deselected, or skipped by one of pytest's own marks,
-are not counted as requested. Under xdist the workers count, and the counts are sent with the test reports to the controller, which
-decides.
+are not counted as requested. Under xdist the workers count, and what they count is sent with the test reports to the controller,
+which decides.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -22,41 +22,17 @@ if TYPE_CHECKING:
     from conformance.checks.recording import Recording
     from conformance.results.result import Result
 
-_REASONS = 5  # maximum number of reasons that the summary lists
-_KEY = "bert_conformance"  # attribute of a test report that holds its counts
+_LISTED = 5  # maximum number of reasons, and of mistakes, that the summary lists
+_KEY = "bert_conformance"  # attribute of a test report that holds its checks
 
 
-@dataclass(frozen=True)
-class Count:
-    """The numbers of checks that were requested (`asked`), that their candidates support (`declared`), and that ran (`executed`).
+class Requested(NamedTuple):
+    """A check that was requested: whether its candidate supports it, whether it ran, else why not, and the mistakes found."""
 
-    `reasons` says why each check that did not run did not, such as `skipped: REASON`.
-    """
-
-    asked: int = 0
-    declared: int = 0
-    executed: int = 0
-    reasons: tuple[str, ...] = ()
-
-    def __add__(self, other: "Count") -> "Count":
-        """Return the sums of both counts, with the reasons of both."""
-        return Count(
-            self.asked + other.asked,
-            self.declared + other.declared,
-            self.executed + other.executed,
-            (*self.reasons, *other.reasons),
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether checks were requested and none ran."""
-        return self.asked > 0 and not self.executed
-
-    def __str__(self) -> str:
-        """Return `ran 0 / 2 declared checks`, and how many more are not supported by their candidates."""
-        unsupported = self.asked - self.declared
-        more = f", {unsupported} more not supported by the candidate" if unsupported else ""
-        return f"ran {self.executed} / {self.declared} declared check{'s' * (self.declared != 1)}{more}"
+    declared: bool
+    executed: bool
+    why: str = ""
+    mistakes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -66,14 +42,14 @@ class _Session:
     Attributes:
         opening: opens the recording; None if results are not recorded.
         recording: the recording, once it is open.
-        count: counts of the checks since they were last taken.
+        requested: the checks since they were last taken.
     """
 
     examples: int = EXAMPLES
     depth: Depth = "full"
     opening: "Callable[[], Recording] | None" = None
     recording: "Recording | None" = None
-    count: Count = Count()
+    requested: list[Requested] = field(default_factory=list)
 
 
 _sessions = [_Session()]  # The last one is the current one: a test may run a session within its own, as pytest's `pytester` does.
@@ -110,9 +86,9 @@ def plan() -> Plan:
 def record(result: "Result") -> None:
     """Count a result and add it to the recording, if there is one; raise `ResultsFileError` if that has lost what was written."""
     session = _sessions[-1]
-    how, reason = "skipped" if result.outcome == "skip" else "could not run", result.reason.partition("\n")[0]
-    why = () if result.executed else (f"{how}: {reason}",)
-    session.count += Count(1, int(result.declared), int(result.executed), why)
+    why = f"{'skipped' if result.outcome == 'skip' else 'could not run'}: {result.reason.partition(chr(10))[0]}"
+    mistakes = tuple(finding.sentence for finding in result.findings) if result.outcome == "fail" else ()
+    session.requested.append(Requested(result.declared, result.executed, why, mistakes))
     if session.recording is not None:
         from conformance.checks.repro import FAILURES, leave
         from conformance.results.to_records import records_of
@@ -122,50 +98,65 @@ def record(result: "Result") -> None:
         session.recording.require_unchanged()
 
 
-def taken() -> Count:
-    """Return the counts since the last call, and reset them."""
-    found, _sessions[-1].count = _sessions[-1].count, Count()
+def taken() -> list[Requested]:
+    """Return the checks since the last call."""
+    found, _sessions[-1].requested = _sessions[-1].requested, []
     return found
 
 
 class Tally:
-    """A pytest plug-in that counts the checks of one session."""
+    """A pytest plug-in that collects the checks of one session, and summarizes them."""
 
     def __init__(self) -> None:
-        """Start with empty counts."""
-        self._total = Count()
+        """Start without checks."""
+        self._requested: list[Requested] = []
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether checks were requested and none ran."""
+        return bool(self._requested) and not any(each.executed for each in self._requested)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Attach to the report the counts of the checks that its test ran."""
+        """Attach to the report the checks that its test ran."""
         report = yield
-        count = taken()
-        if not count.asked and report.when == "call" and report.passed and is_to_check(item):
-            count = Count(1, 1, 0, ("not called by a test that takes its check and passes",))
-        if count.asked:
-            setattr(report, _KEY, astuple(count))
+        requested = taken()
+        if not requested and report.when == "call" and report.passed and is_to_check(item):
+            requested = [Requested(True, False, "not called by a test that takes its check and passes")]
+        setattr(report, _KEY, [tuple(each) for each in requested])
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the counts of a report, made in this process or in a worker."""
-        self._total += Count(*getattr(report, _KEY, ()))
+        """Add the checks of a report, made in this process or in a worker."""
+        self._requested += (Requested(*each) for each in getattr(report, _KEY, ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Make a session fail that requested checks and ran none, but would otherwise succeed."""
         decides = not hasattr(session.config, "workerinput")
-        if decides and self._total.is_empty and session.exitstatus == pytest.ExitCode.OK:
+        if decides and self._is_empty and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: "TerminalReporter") -> None:
-        """Print that nothing was judged, so that the session fails, and the reasons, each with the number of its checks."""
-        if self._total.is_empty:
+        """Print each mistake with the number of checks that found it, or that nothing was judged, and why."""
+        if self._is_empty:
+            declared = sum(each.declared for each in self._requested)
+            unsupported = len(self._requested) - declared
+            more = f", {unsupported} more not supported by the candidate" if unsupported else ""
             terminalreporter.section("BERT conformance: nothing was judged", red=True, bold=True)
-            terminalreporter.line(f"{self._total}; a session that judges nothing fails")
-            reasons = Counter(self._total.reasons).most_common()
-            for reason, number in reasons[:_REASONS]:
-                terminalreporter.line(f"{number} {reason}")
-            if len(reasons) > _REASONS:
-                terminalreporter.line(f"and {len(reasons) - _REASONS} more reasons; pytest -rs lists all")
+            ran = f"ran 0 / {declared} declared check{'s' * (declared != 1)}{more}"
+            terminalreporter.line(f"{ran}; a session that judges nothing fails")
+            _list(terminalreporter, Counter(each.why for each in self._requested), "reasons; pytest -rs lists all")
+        if mistakes := Counter(mistake for each in self._requested for mistake in each.mistakes):
+            terminalreporter.section("BERT conformance: mistakes, with the number of checks that found each", red=True, bold=True)
+            _list(terminalreporter, mistakes, "mistakes, which the failures above have")
+
+
+def _list(terminalreporter: "TerminalReporter", counted: "Counter[str]", what: str) -> None:
+    """Print the most frequent texts with their numbers, and how many there are more."""
+    for text, number in counted.most_common(_LISTED):
+        terminalreporter.line(f"{number} {text}")
+    if len(counted) > _LISTED:
+        terminalreporter.line(f"and {len(counted) - _LISTED} more {what}")
 
 
 def is_to_check(item: pytest.Item) -> bool:

@@ -63,5 +63,5 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results file of a run of three candidates on `tiny`: one fails, one passes and one crashes."""
     folder = tmp_path_factory.mktemp("results")
-    assert main(["run", "-i", FAILING, "-i", "hf-eager", "-i", CRASHING, "--golden", "tiny", "--out", str(folder)]) == 1
+    assert main(["run", FAILING, "hf-eager", CRASHING, "--golden", "tiny", "-o", str(folder)]) == 1
     return folder / "results.jsonl"

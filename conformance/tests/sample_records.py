@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run import document
 from conformance.results.case import Case
 from conformance.results.file import Writer
 from conformance.results.merge import RunRecords, merged
@@ -149,3 +151,8 @@ def _laws() -> list[CaseRecords]:
 
 
 EMPTY = Results((), (), Footer(0, 0, {}, 1))
+
+
+def report(form: str, results: Results) -> str:
+    """Return the report of a run in a format."""
+    return REPORT_FORMATS[form].text(document(results))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.tests.sample_pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
+from conformance.tests.sample_records import report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -22,7 +22,7 @@ if not CHROMIUM and os.environ.get("CI"):
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: apt-get install chromium")
 
 PAGES: dict[str, Callable[[], str]] = {
-    "results": lambda: REPORT_FORMATS["html"].of_results(sample()),
+    "results": lambda: report("html", sample()),
     "changes": changes_shown,
     "difference": difference_shown,
     "trace": trace_shown,

@@ -51,7 +51,7 @@ def test_every_kind_of_check_counts_the_candidates_seconds(asked: str) -> None:
 def test_seconds_are_counted_across_processes_and_written_to_the_results(tmp_path: Path) -> None:
     name = "conformance.tests.test_candidate_time:slow"
     checks = ["--check", "values", "--check", "inputs-untouched", "--depth", "screen"]
-    assert main(["run", "-i", name, "--golden", "tiny", *checks, "--examples", "1", "--out", str(tmp_path)]) == 0
+    assert main(["run", name, "--golden", "tiny", *checks, "--examples", "1", "-o", str(tmp_path)]) == 0
     for record in read_results(tmp_path / "results.jsonl").checks:
         assert record.candidate_seconds is not None
         assert WAIT <= record.candidate_seconds <= record.seconds

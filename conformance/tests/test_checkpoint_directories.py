@@ -182,8 +182,8 @@ def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_pickle_is_read_where_the_command_line_allows_it_and_refused_with_code_that_converts_it(
     pickled: Path, tmp_path: Path
 ) -> None:
-    call = ["run", "-i", "hf-eager", "--checkpoint", str(pickled), "--depth", "screen", "--in-process"]
-    call += ["--out", str(tmp_path / "out")]
+    call = ["run", "hf-eager", "--checkpoint", str(pickled), "--depth", "screen", "--in-process"]
+    call += ["-o", str(tmp_path / "out")]
     assert main(call) == 2
     assert main([*call, "--allow-pickle"]) == 0
     os.environ[ALLOW_PICKLE] = "0"

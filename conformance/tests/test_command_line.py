@@ -43,13 +43,13 @@ def test_a_run_writes_records_that_fit_their_schema_and_keeps_what_was_judged_be
 REFUSED = [
     ("run hf-eagr --golden tiny making-bert", "no implementation 'hf-eagr'; did you mean hf-eager"),
     ("run hf-eager --golden tiny --no-such-option", "unrecognized arguments: --no-such-option"),
-    (f"run -i hf-sdpa --out {__file__}", "is a file; give a folder"),
-    ("run -i hf-eager --golden tinny", "did you mean tiny"),
-    ("run -i hf-eagr -i making-bert --golden tiny --check padding-length", "no implementation 'hf-eagr'; did you mean hf-eager"),
-    ("run -i hf-eager --golden tiny --golden wied", "did you mean wide"),
-    ("run -i hf-eager --golden tiny --dtype float32 --dtype bfloat17", "did you mean bfloat16"),
-    ("run -i making-bert --golden tiny --dtype float31", "did you mean float32"),
-    ("run -i making-bert --golden tiny --device banana", "no device 'banana': Expected one of cpu, cuda"),
+    (f"run hf-sdpa -o {__file__}", "is a file; give a folder"),
+    ("run hf-eager --golden tinny", "did you mean tiny"),
+    ("run hf-eagr making-bert --golden tiny --check padding-length", "no implementation 'hf-eagr'; did you mean hf-eager"),
+    ("run hf-eager --golden tiny --golden wied", "did you mean wide"),
+    ("run hf-eager --golden tiny --dtype float32 --dtype bfloat17", "did you mean bfloat16"),
+    ("run making-bert --golden tiny --dtype float31", "did you mean float32"),
+    ("run making-bert --golden tiny --device banana", "no device 'banana': Expected one of cpu, cuda"),
     ("trace tiny", "tiny is a golden, a network to run on, and no implementation: give it as --golden tiny"),
     ("trace golden:tiny -o trace.pdf", "expected a suffix of .html, .md, .json, .txt, .safetensors"),
     ("trace golden:tiny golden:tiny -o trace.safetensors", "holds the activations of one implementation"),
@@ -64,15 +64,14 @@ REFUSED = [
     ("diff RESULTS/results.jsonl RESULTS/results.jsonl -o out.doc", "expected a suffix of .html, .md, "),
     ("diff RESULTS/results.jsonl hf-eager", "give"),
     ("explain no-such-name", "no-such-name"),
-    ("diagnose --outputs out.txt", "for explanations and examples: bert-conformance diagnose --help"),
-    ("diagnose", "required: --checkpoint, --outputs"),
+    ("diagnose out.txt", "for explanations and examples: bert-conformance diagnose --help"),
+    ("diagnose", "required: FILE, --checkpoint"),
     ("diagnose", "--checkpoint DIR: the folder of the Hugging Face BERT"),
-    ("diagnose", "--outputs FILE: a file with the system's outputs, or - for standard input: "),
 ]
 
 
 def test_candidates_stand_before_between_and_behind_the_options_of_a_run() -> None:
-    assert parsed(["run", "a", "--golden", "tiny", "b", "-i", "c", "d"]).implementation == ["a", "b", "d", "c"]
+    assert parsed(["run", "a", "--golden", "tiny", "b", "c", "d"]).implementation == ["a", "b", "c", "d"]
     assert parsed(["run", "--golden", "tiny"]).implementation == []
 
 
@@ -117,7 +116,7 @@ def test_the_name_of_no_candidate_is_refused_before_a_process_is_started_or_a_fi
     (tmp_path / "my_bert.py").write_text("raise RuntimeError('imported')\nbert = None\n")
     (tmp_path / "berts.py").write_text("def bert(): ...\nbert = 1\nsmall, (large, _x) = 2, (3, 4)\ntyped: int = 5\nsmall.x = 6\n")
     (tmp_path / "notes.txt").touch()
-    ended = command("run", "-i", name, "--out", "results")
+    ended = command("run", name, "-o", "results")
     assert (ended.code, words in ended.err) == (2, True), ended.err
     assert not (tmp_path / "results").exists()
 
@@ -131,9 +130,9 @@ def test_a_candidate_that_cannot_be_imported_is_an_error_of_every_check_and_affe
         "conformance.tests.broken_plugin:ends": "could not be imported: SystemExit: 0",
         f"{tmp_path / 'raises.py'}:bert": "RuntimeError: no weights here",
     }
-    names = [part for name in (*broken, "making-bert") for part in ("-i", name)]
+    names = (*broken, "making-bert")
     checks = ("--check", "repeated", "--check", "inputs-untouched", "--examples", "2")
-    assert command("run", *names, "--golden", "tiny", *checks, "--out", tmp_path / "out").code == 1
+    assert command("run", *names, "--golden", "tiny", *checks, "-o", tmp_path / "out").code == 1
     outcomes = [
         (c.outcome, broken.get(c.implementation, "") in c.reason) for c in read_results(tmp_path / "out/results.jsonl").checks
     ]
@@ -166,7 +165,7 @@ def test_an_invalid_argument_of_check_is_reported_without_an_exception(
 
 
 def test_a_device_that_is_absent_is_no_success(command: Command, tmp_path: Path) -> None:
-    ended = command("run", "-i", "hf-eager", "--golden", "tiny", "--device", "cuda:99", "--out", tmp_path)
+    ended = command("run", "hf-eager", "--golden", "tiny", "--device", "cuda:99", "-o", tmp_path)
     assert (ended.code, "is not available here" in ended.words) == (1, True)
 
 
@@ -195,7 +194,7 @@ def test_list_and_help_import_neither_torch_nor_transformers() -> None:
 
 def test_no_plugins_are_loaded_when_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command) -> None:
     monkeypatch.setenv("BERT_CONFORMANCE_NO_PLUGINS", "1")
-    assert command("run", "--golden", "tiny", "--out", tmp_path).code == 1
+    assert command("run", "--golden", "tiny", "-o", tmp_path).code == 1
 
 
 @pytest.fixture
@@ -234,6 +233,6 @@ def test_a_run_that_saves_failures_names_their_folder(tmp_path: Path, command: C
     )
     for name, fails in (("right", False), ("wrong", True)):
         out = tmp_path / name
-        run = ("run", "--in-process", "-i", f"{tmp_path / 'two_berts.py'}:{name}", "--golden", "tiny", "--depth", "screen")
-        ended = command(*run, "--out", out)
+        run = ("run", "--in-process", f"{tmp_path / 'two_berts.py'}:{name}", "--golden", "tiny", "--depth", "screen")
+        ended = command(*run, "-o", out)
         assert (ended.code, f"failures: {out / 'failures'}: " in ended.out, (out / "failures").is_dir()) == (fails, fails, fails)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from conformance.benchmarks.readers.__main__ import limited
-from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
+from conformance.benchmarks.readers.formats import FORMATS
+from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.candidates.archives.torchscript import opened
 from conformance.errors import CandidateError, ConformanceError, UsageError
@@ -36,7 +37,7 @@ NAMES = (
     "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
     "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
     "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
-    *(f"form: {form.source}" for form in READ_FORMS), "failure", "golden: manifest",
+    *(f"form: {form.source}" for form in FORMATS), "failure", "golden: manifest",
     "golden: arrays", "trace", "reply: hello", "reply: outputs", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 

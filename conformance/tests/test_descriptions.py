@@ -16,8 +16,8 @@ from conformance.faults.fitted import FITTED, Fit, FitData, Fitted
 from conformance.faults.fitted.differences import Estimated, assignment
 from conformance.judge import explanation_search
 from conformance.oracle import Step
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.to_records import results_of
+from conformance.tests.sample_records import report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,9 +41,9 @@ def test_every_report_says_that_a_description_names_no_mistake() -> None:
     assert found.evidence.startswith("parameters-other, a description: ")
     assert found.cause.startswith("possible cause: ")
     for name in ("text", "markdown", "html"):
-        rendered = html.unescape(" ".join(REPORT_FORMATS[name].of_results(results_of([result])).split()))
+        rendered = html.unescape(" ".join(report(name, results_of([result])).split()))
         assert said in rendered.replace("\\", ""), name
-    (mistake,) = json.loads(REPORT_FORMATS["json"].of_results(results_of([result])))["cases"][0]["mistakes"]
+    (mistake,) = json.loads(report("json", results_of([result])))["cases"][0]["mistakes"]
     assert mistake["fault"]["is_description"]
     assert said in mistake["sentence"]
 

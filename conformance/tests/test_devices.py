@@ -50,8 +50,7 @@ def test_a_misuse_of_an_accelerator_is_reported_and_correct_candidates_conform_b
     device: str, tmp_path: Path
 ) -> None:
     fake_accelerator.installed(tmp_path)
-    candidates = [x for name in CANDIDATES for x in ("-i", name)]
-    command = ["run", *candidates, "--golden", "tiny", "--device", device, "--out", str(tmp_path / "out")]
+    command = ["run", *CANDIDATES, "--golden", "tiny", "--device", device, "-o", str(tmp_path / "out")]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     run = [sys.executable, "-m", "conformance", *command]
     done = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)

@@ -10,8 +10,8 @@ from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.difference import Difference, compare, judged
-from conformance.report.difference_report import DifferenceView, difference_view, document
-from conformance.report.document import markdown
+from conformance.report.difference_report import document
+from conformance.report.document import Document, markdown
 from conformance.report.page import page
 from conformance.report.terminal import wrapped
 from conformance.results.records import ActivationRecord
@@ -26,10 +26,10 @@ LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_difference_that_begins_in_a_hidden_step_begins_in_the_next_step_that_both_show(attention: str) -> None:
     a, b = (record(c, TINY, "cpu", "float32") for c in (Planted(unscaled(0)), HuggingFace(attention)))
-    view = difference_view(compare(a, b, TINY.checkpoint), (a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint)))
-    assert view.begins == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
-    assert [bool(side.mistakes) for side in view.sides] == [True, False]
-    assert view.exit_code == 1
+    records = (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint))
+    view = document(list(compare(a, b, TINY.checkpoint)), (a, b), records).view
+    assert view["begins"] == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
+    assert [bool(mistakes) for *_, mistakes in view["sides"]] == [True, False]
 
 
 @pytest.mark.landing(dtype="bfloat16")
@@ -54,30 +54,28 @@ def _differs(name: str, local: float = 0.5, batch: str = "", **fields: Any) -> D
     return Difference(batch, name, **{**usual, **fields})
 
 
-def _view(
-    *found: Difference, names: tuple[str, str] = ("mine", "yours"), wrong: tuple[ActivationRecord, ...] = ()
-) -> DifferenceView:
+def _document(*found: Difference, names: tuple[str, str] = ("mine", "yours"), wrong: tuple[ActivationRecord, ...] = ()) -> Document:
     traces = tuple(_trace(name, *(d.activation for d in found)) for name in names)
-    return difference_view(found, (traces[0], traces[1]), (wrong, ()))
+    return document(found, (traces[0], traces[1]), (wrong, ()))
 
 
 EXACT = Difference("", LOOKUP, values=(0.5, 0.5), index=(0, 0, 0))
 USUAL = (EXACT, Difference("", PROBS, "B"), _differs(NORM, 9.0), _differs(DECODER))
 
 
-def _plain(view: DifferenceView) -> str:
-    return "\n".join(line.plain for line in wrapped(document(view), 160))
+def _plain(shown: Document) -> str:
+    return "\n".join(line.plain for line in wrapped(shown, 160))
 
 
 def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with_words() -> None:
-    view = _view(*USUAL)
+    view = _document(*USUAL)
     sentence = "mine and yours on tiny, 3 activations in common: the difference begins at layer 1, attention.output.LayerNorm"
     assert _plain(view).startswith(sentence)
-    assert markdown(document(view)).startswith(f"**{sentence}**")
+    assert markdown(view).startswith(f"**{sentence}**")
     lines = {line.split()[0]: line for line in _plain(view).splitlines() if line.startswith("  ")}
     assert "begins here" in lines["attention.output.LayerNorm"]
     assert "only B" in lines["attention.self.probs"]
     assert lines["cls.predictions.decoder"].endswith("0.375")
-    html = page(document(view))
+    html = page(view)
     assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
-    assert (view.exit_code, _view(*USUAL[:2], _differs(DECODER)).exit_code) == (1, 0)
+    assert (view.tone, _document(*USUAL[:2], _differs(DECODER)).tone) == ("bad", "good")

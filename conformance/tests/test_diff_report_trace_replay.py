@@ -43,8 +43,7 @@ def test_a_difference_is_reported_to_begin_at_the_mistake_only() -> None:
 
 def test_a_saved_trace_is_read_by_diff(tmp_path: Path, command: Command) -> None:
     file = tmp_path / "t.safetensors"
-    traced = command("trace", "making-bert", "-o", file)
-    assert (traced.code, "6×16×32" in traced.out.replace(" ", "")) == (0, True)
+    assert command("trace", "making-bert", "-o", file).code == 0
     assert command("diff", file, "golden:tiny").code == command("diff", file, "hf-eager", "--format", "json").code == 0
     with pytest.raises(UsageError, match="cannot be read as a trace"):
         recorded_trace.read(Path(__file__))
@@ -99,8 +98,8 @@ def test_diff_of_results_reports_what_is_worse_better_new_and_gone(results: Path
     write_lines((json.dumps(line) for line in lines if line.get("activation") != "pooler.dense"), mended)
     for before, after, code, words in (
         (results, results, 0, "no verdict changed"),
-        (results, mended, 1, "worse: 2 activations gone; 1 activation better, 1 mistake vanished\n"),
-        (mended, results, 1, "worse: 1 activation worse, 1 mistake appeared; 2 activations new\n"),
+        (results, mended, 1, "worse: 2 activations gone, 1 activation better, 1 mistake gone\n"),
+        (mended, results, 1, "worse: 1 activation worse, 1 mistake new, 2 activations new\n"),
     ):
         ended = command("diff", before, after)
         assert (ended.code, ended.out.startswith(words)) == (code, True), ended.out

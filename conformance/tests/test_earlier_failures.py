@@ -27,8 +27,7 @@ def test_mine(check): check()
 
 
 def _run(out: Path, *names: str, more: tuple[str, ...] = ()) -> int:
-    candidates = [word for name in names for word in ("-i", name)]
-    return main(["run", *candidates, "--golden", "tiny", "--in-process", "--out", str(out), *more])
+    return main(["run", *names, "--golden", "tiny", "--in-process", "-o", str(out), *more])
 
 
 @pytest.fixture

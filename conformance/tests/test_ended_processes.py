@@ -90,8 +90,8 @@ def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on
     file, out = tmp_path / "reaching.py", tmp_path / "out"
     file.write_text(REACHING)
     count = REACHING.count("lambda:")
-    names = [argument for i in range(count) for argument in ("-i", f"{file}:c{i}")]
-    command = ["run", *names, "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--timeout", "100", "--out", str(out)]
+    names = [f"{file}:c{i}" for i in range(count)]
+    command = ["run", *names, "making-bert", "--golden", "tiny", "--depth", "screen", "--timeout", "100", "-o", str(out)]
     assert main(command) == 1
     *refused, last = read_results(out / "results.jsonl").checks
     assert [(check.outcome, "PermissionError: " in check.reason or "returned non-zero" in check.reason) for check in refused] == [

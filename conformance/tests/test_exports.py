@@ -244,7 +244,7 @@ def test_sizes_declared_by_an_onnx_model_are_reported(tmp_path: Path) -> None:
 
 def test_run_judges_a_file_with_and_without_its_layers_observed(tmp_path: Path) -> None:
     path = _archive(tmp_path / "strange.pt")
-    assert main(["run", "-i", str(path), "--golden", "tiny", "--golden", "sinusoidal", "--out", str(tmp_path)]) == 0
+    assert main(["run", str(path), "--golden", "tiny", "--golden", "sinusoidal", "-o", str(tmp_path)]) == 0
     checks = read_results(tmp_path / "results.jsonl").checks
     assert [(c.golden, c.check, c.outcome) for c in checks] == [
         ("tiny", "values", "pass"),

@@ -52,7 +52,7 @@ def copy(home: Path, tmp_path: Path) -> Path:
 
 
 def _run(*arguments: str, out: Path) -> int:
-    return main(["run", *arguments, "--out", str(out)])
+    return main(["run", *arguments, "-o", str(out)])
 
 
 def _made(home: Path, *arguments: str) -> int:
@@ -60,7 +60,7 @@ def _made(home: Path, *arguments: str) -> int:
 
 
 def test_a_golden_that_was_made_is_used_again_and_recorded_with_its_digests(home: Path, tmp_path: Path) -> None:
-    assert _run("-i", "hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
+    assert _run("hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
     results = read_results(tmp_path / "results.jsonl")
     assert [c.golden for c in results.checks] == ["mine", "tiny"]
     (header,) = results.headers
@@ -153,7 +153,7 @@ def test_an_altered_golden_is_one_clear_error(damage: str, copy: Path, tmp_path:
     _entry(copy / "mine", source=str(copy / "my-bert"))
     assert load_golden(copy / "mine").checkpoint  # It is verified once for each process.
     damages(copy)
-    assert _run("-i", "hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
+    assert _run("hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
     rendered = capsys.readouterr().err
     assert words in rendered
     assert len(rendered.splitlines()) == 1
@@ -204,7 +204,7 @@ def test_a_path_that_is_not_a_golden_is_a_usage_error(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
         load_golden(Path("nowhere"))
     for golden, words in NO_GOLDENS.items():
-        run = ["run", "-i", "hf-eager", "--out", "out", "--golden", golden]
+        run = ["run", "hf-eager", "-o", "out", "--golden", golden]
         for command in (run, ["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
             assert main(command) == 2, command
             assert words in capsys.readouterr().err

@@ -9,14 +9,14 @@ from html import unescape
 
 import pytest
 
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.tests.sample_pages import sample
+from conformance.tests.sample_records import report
 
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    return REPORT_FORMATS["html"].of_results(sample())
+    return report("html", sample())
 
 
 def _text(source: str) -> str:
@@ -55,7 +55,7 @@ def test_failures_come_first_with_their_place_and_cause(source: str) -> None:
 
 def test_an_incomplete_or_empty_run_is_not_shown_as_conforming() -> None:
     def shown(*cases: CaseRecords, notes: tuple[Note, ...] = ()) -> str:
-        return _text(REPORT_FORMATS["html"].of_results(Results((), cases, None, notes)))
+        return _text(report("html", Results((), cases, None, notes)))
 
     correct = next(case for case in sample().cases if case.check.implementation == "correct")
     assert "all conforms" in shown(correct)

@@ -242,7 +242,7 @@ def test_a_candidate_is_imported_by_one_worker_only(tmp_path: Path) -> None:
         f"import os\nwith open({str(imports)!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
         "from conformance.implementations.making_bert import making_bert\n"
     )
-    assert main(["run", "-i", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    assert main(["run", f"{tmp_path / 'counted.py'}:making_bert", "--golden", "tiny", "-o", str(tmp_path)]) == 0
     assert len(imports.read_text().split()) == 1
 
 

@@ -19,7 +19,7 @@ from conformance.results.records import Results
 from conformance.tests.commands import FAILING, Command
 from conformance.tests.terminal import as_in_a_terminal
 
-RUN = ["run", "-i", "hf-eager", "-i", FAILING, "--golden", "tiny", "--in-process"]
+RUN = ["run", "hf-eager", FAILING, "--golden", "tiny", "--in-process"]
 CHECKS = [part for name in ("values", "outputs", "repeated", "called-again") for part in ("--check", name)] + ["--examples", "3"]
 
 
@@ -32,7 +32,7 @@ def _content(results: Results) -> list[tuple[object, ...]]:
 
 def test_what_is_refused_is_printed_once_and_earlier_results_are_kept(tmp_path: Path, command: Command) -> None:
     (tmp_path / "results.jsonl").write_text("earlier")
-    ended = command("run", "-i", "no-such-candidate", "--jobs", "2", "--out", tmp_path)
+    ended = command("run", "no-such-candidate", "--jobs", "2", "-o", tmp_path)
     assert (ended.code, ended.err.count("no-such-candidate")) == (2, 1)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("results.jsonl", "earlier")]
 
@@ -54,8 +54,8 @@ def test_an_interrupted_run_of_two_processes_is_resumed_to_the_records_of_one_in
     tmp_path: Path, command: Command
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    in_one = command(*RUN, *CHECKS, "--out", one)
-    in_two = [sys.executable, "-m", "conformance", *RUN, *CHECKS, "--jobs", "2", "--out", str(two)]
+    in_one = command(*RUN, *CHECKS, "-o", one)
+    in_two = [sys.executable, "-m", "conformance", *RUN, *CHECKS, "--jobs", "2", "-o", str(two)]
     process = subprocess.Popen(in_two, stderr=subprocess.PIPE, env=os.environ, preexec_fn=as_in_a_terminal)
     results = two / "results.jsonl"
     while process.poll() is None and not (results.exists() and b'"kind":"check"' in results.read_bytes()):
@@ -139,7 +139,7 @@ def ending(checkpoint: Checkpoint, device: str, dtype: str) -> None:
 
 
 def test_a_process_that_ended_is_no_success_and_what_was_complete_is_kept(tmp_path: Path, command: Command) -> None:
-    run = ["run", "-i", "hf-eager", "-i", f"{__name__}:ending", "--golden", "tiny", "--depth", "screen", "--in-process"]
-    ended = command(*run, "--jobs", "2", "--out", tmp_path)
+    run = ["run", "hf-eager", f"{__name__}:ending", "--golden", "tiny", "--depth", "screen", "--in-process"]
+    ended = command(*run, "--jobs", "2", "-o", tmp_path)
     assert (ended.code, "a process that computes results has ended; " in ended.err) == (ConformanceError.exit_code, True)
     assert {check.implementation for check in read_results(tmp_path / "results.jsonl").checks} <= {"hf-eager"}

@@ -76,7 +76,7 @@ reason = "x"
 def test_every_error_in_a_file_is_reported_before_anything_is_run(tmp_path: Path, command: Command) -> None:
     file, out = tmp_path / "known.toml", tmp_path / "out"
     file.write_text(SLIPS)
-    ended = command("run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", file, "--out", out)
+    ended = command("run", "hf-eager", "--golden", "tiny", "--known-failures", file, "-o", out)
     assert (ended.code, ended.err.count(f"{file}, entry 2: no "), "entry 1" in ended.err) == (2, 4, False)
     assert not out.exists()
 

@@ -127,7 +127,7 @@ leaking = Candidate([changed("probs", _halved_and_leaking)])
 def test_replay_prints_the_ratio_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "conformance.tests.test_laws_of_wrong_candidates:leaking"
     checks = ("--check", "padding-length", "--check", "generated-batches")
-    assert main(["run", "-i", name, "--golden", "tiny", *checks, "--in-process", "--out", str(tmp_path)]) == 1
+    assert main(["run", name, "--golden", "tiny", *checks, "--in-process", "-o", str(tmp_path)]) == 1
     ratios = re.findall(r"\S+ times what", " ".join(capsys.readouterr().out.split()))
     assert len(ratios) == 2
     for file in (tmp_path / "results.jsonl", *(tmp_path / "failures").glob("*.safetensors")):

@@ -1,7 +1,6 @@
 """Third-party BERTs with their own names and layouts are mapped and judged without a line of adaptor code written by hand."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
-from conformance.tests.forked import run_python
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 # Each model with a golden whose sizes it accepts: one always has an intermediate size of four times the width.
@@ -175,14 +173,14 @@ def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.C
     printed = " ".join(capsys.readouterr().out.split())
     for words in (
         "trunk.layers.{layer}.self_attn.in_proj_weight",
-        f"run -i '{file}:packed_bert' --golden tiny",
+        f"run '{file}:packed_bert' --golden tiny",
         "activations of a network of 3 layers match the oracle",
         'skipped if a.hidden_act != "gelu"',
         "in training mode",
     ):
         assert words in printed
-    command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    command = ["run", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
+    assert main([*command, "-o", str(tmp_path / "out")]) == 0
     written = file.read_text()
     for name, answer in ((file, "already exists"), (file.with_suffix(".txt"), "does not end in .py")):
         assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(name)]) == 2
@@ -199,30 +197,10 @@ def test_an_instance_is_mapped_with_its_checkpoint_directory_and_runs_on_it(tmp_
     code = f"from {STRANGERS}.layouts import JoinedBert\n\nbert = JoinedBert{(*sizes, a.max_position_embeddings)}\n"
     (tmp_path / "an_instance.py").write_text(code)
     assert main(["map", f"{tmp_path / 'an_instance.py'}:bert", "--checkpoint", str(tmp_path), "-o", str(file)]) == 0
-    command = ["run", "-i", f"{file}:bert_implementation", "--checkpoint", str(tmp_path), "--depth", "screen", "--in-process"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    command = ["run", f"{file}:bert_implementation", "--checkpoint", str(tmp_path), "--depth", "screen", "--in-process"]
+    assert main([*command, "-o", str(tmp_path / "out")]) == 0
     with pytest.raises(UsageError, match="--checkpoint DIR"):
         proposed(nn.Linear(2, 2), "linear", "home")
-
-
-def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
-    model = tmp_path / "zebra.py"  # a file is copied, since the package could not import it
-    model.write_text(f"from {STRANGERS}.packed import PackedBert\n\n\nclass Zebra(PackedBert):\n    pass\n")
-    packages = {
-        "my-bert": [],
-        "their-bert": ["--map", f"{STRANGERS}.packed:PackedBert"],
-        "zebra-bert": ["--map", f"{model}:Zebra"],
-    }
-    for name, mapped in packages.items():
-        assert main(["new", str(tmp_path / name), *mapped]) == 0
-        assert main(["new", str(tmp_path / name), *mapped]) == 2  # Nothing is overwritten.
-    paths = [*(str(tmp_path / name / "src") for name in packages), str(Path(__file__).parents[2])]
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and (tiny or tanh or position-offset)"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    tests = [str(tmp_path / name / "tests") for name in packages]
-    done = run_python("-m", "pytest", *options, *tests, folder=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert f"{len(packages)} passed, {2 * len(packages)} skipped" in done.stdout  # their activation and positions are fixed
 
 
 def test_a_class_and_an_instance_are_accepted_as_candidates() -> None:
@@ -270,42 +248,3 @@ def _named(name: str) -> type[nn.Module]:
 def test_a_name_that_could_become_code_in_an_adaptor_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="expected printable characters without quotes and backslashes"):
         proposed(_named(name), "Named", "home")
-
-
-# The command `new`.
-
-STRANGER = "conformance.tests.third_party_models.packed:PackedBert"
-
-
-@pytest.mark.parametrize(
-    ("name", "mapped", "words"),
-    [
-        ("class", [], "'class' is not a valid package name"),
-        ("3-berts", [], "'3-berts' is not a valid package name"),
-        ("torch", [], "the package would hide torch, which it imports"),
-        ("Conformance", ["--map", STRANGER], "such as Conformance-conformance"),
-        ("my-berts", ["--map", "my_berts.model:Bert"], "the package would hide my_berts, which it imports"),
-    ],
-)
-def test_a_package_that_could_not_be_imported_or_would_hide_what_it_imports_is_refused(
-    name: str, mapped: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["new", str(tmp_path / name), *mapped]) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / name).exists()
-
-
-def test_the_current_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my-bert").mkdir()
-    monkeypatch.chdir(tmp_path / "my-bert")
-    assert main(["new", "."]) == 0
-    assert (tmp_path / "my-bert" / "src" / "my_bert" / "conformance.py").is_file()
-
-
-def test_no_command_of_the_ci_job_is_in_a_pipe_which_would_hide_its_exit_code(tmp_path: Path) -> None:
-    """GitHub's default shell is `bash -e`, without `pipefail`."""
-    assert main(["new", str(tmp_path / "my-bert")]) == 0
-    job = (tmp_path / "my-bert" / ".github" / "workflows" / "conformance.yml").read_text("utf-8")
-    commands = [line.partition("run:")[2] for line in job.splitlines() if "run:" in line]
-    assert any("bert-conformance run -i my-bert" in command for command in commands)
-    assert not any("|" in command for command in commands)

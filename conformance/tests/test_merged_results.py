@@ -97,8 +97,8 @@ def test_report_exits_as_the_runs_did_and_at_least_with_1_where_they_contradict_
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The lines of the results of two candidates, of which the second fails."""
     out = tmp_path_factory.mktemp("whole")
-    names = ["-i", "making-bert", "-i", FAILING]
-    assert main(["run", *names, "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(out)]) == 1
+    names = ["making-bert", FAILING]
+    assert main(["run", *names, "--golden", "tiny", "--depth", "screen", "--in-process", "-o", str(out)]) == 1
     return (out / "results.jsonl").read_text().splitlines(keepends=True)
 
 
@@ -171,7 +171,7 @@ def test_an_edited_file_is_refused_with_the_first_changed_line(
     assert lines != whole
     file.write_text("".join(lines))
     good.write_text("".join(whole))
-    resume = ("run", "-i", "making-bert", "--golden", "tiny", "--in-process", "--resume", "--out", tmp_path)
+    resume = ("run", "making-bert", "--golden", "tiny", "--in-process", "--resume", "-o", tmp_path)
     for words in (("report", file), ("report", good, file), ("diff", good, file), ("replay", file), resume):
         ended = command(*words)
         assert (ended.code, f"contradiction: {file}, line {first}, " in ended.words) == (1, True), ended

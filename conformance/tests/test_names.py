@@ -116,10 +116,10 @@ NAMED: dict[str, tuple[str, str, str, Sequence[Any]]] = {
         changed("class_loss", "right(y=y.masked_fill(y == 0, -100))")]),
     "labels of all tokens": ("-", "token-heads", "float32", [changed("class_loss", "right(y=y.masked_fill(y == -100, 0))")]),
     # Of a mean or deviation: truncation towards zero makes results smaller, too, and here inputs are as coarse as the results.
-    **{f"other {name} of {step}": ("tokens-other", "tiny", "float32", [first(step, moved)])
+    **{f"other {name} of {step}": ("result-other", "tiny", "float32", [first(step, moved)])
        for name, moved in OF_ROWS.items() for step in ("activated", "inner")},
     "a lowest logit": ("parameters-other", "tiny", "float32", [changed("logits", LOWEST)]),
-    "one factor of all": ("product-scaled", "tiny", BOTH, [changed("dense", "right(weight=weight * 1.5)", layers=(1,))]),
+    "one factor of all": ("parameters-other", "tiny", BOTH, [changed("dense", "right(weight=weight * 1.5)", layers=(1,))]),
     # Both residuals have a low rank: that of the columns, or of the inputs.
     "copied columns": ("parameters-other", "tiny", "bfloat16", [
         changed("dense", "right(weight=cat([weight[:, 4:8], weight[:, 4:]], 1))", layers=(1,))]),
@@ -170,7 +170,7 @@ def test_attention_to_other_rows_is_named_where_layers_alone_are_exposed(name: s
 SAME_STEP = (
     ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
     ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
-    ("epsilon", "norm-bias-missing"), ("bias-missing", "product-scaled"),
+    ("epsilon", "norm-bias-missing"),
 )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_a_mistake_whose_effect_depends_on_other_rows_is_named_where_sets_are_co
 ) -> None:
     monkeypatch.setattr(observation, "SMALL", 0)
     monkeypatch.setattr(observation, "PART", 1)
-    assert [found.name for found in findings(planted("mask-tiled", 0))] == ["mask-tiled"]
+    assert [found.name for found in findings(planted("heads-rows-exchanged", 0))] == ["heads-rows-exchanged"]
 
 
 def test_a_context_of_probabilities_that_are_all_zero_fails_without_a_name() -> None:

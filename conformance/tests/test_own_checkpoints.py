@@ -61,8 +61,8 @@ def test_run_on_a_users_checkpoint_and_batch(tmp_path: Path) -> None:
     folder, batch, out = _write(tmp_path / "my-bert"), tmp_path / "batch.json", tmp_path / "out"
     batches = {"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 0]]}}
     batch.write_text(json.dumps(batches))
-    on = ["--checkpoint", str(folder), "--batch", str(batch), "--in-process", "--out", str(out)]
-    assert main(["run", "-i", "hf-eager", "-i", "making-bert", *on]) == 0
+    on = ["--checkpoint", str(folder), "--batch", str(batch), "--in-process", "-o", str(out)]
+    assert main(["run", "hf-eager", "making-bert", *on]) == 0
     results = read_results(out / "results.jsonl")
     assert {c.golden for c in results.checks} == {"my-bert"}
     assert {a.batch for a in results.activations} == {"a", "b"}

@@ -114,7 +114,7 @@ def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path,
     rows = json.loads(_python("-m", "conformance", "list", "--format", "json", folder=empty, path=(site,)))
     (row,) = [r for r in rows if r["name"] == "example-bert"]
     assert row["from"] == "example-bert 1.2.3"
-    arguments = ("run", "-i", "example-bert", "-i", "making-bert", "--golden", "tiny", "--format", "json")
+    arguments = ("run", "example-bert", "making-bert", "--golden", "tiny", "--format", "json")
     cases = json.loads(_python("-m", "conformance", *arguments, folder=empty, path=(site,)))["cases"]
     outcomes = {case["check"]["implementation"]: case["check"]["outcome"] for case in cases}
     assert outcomes == {"example-bert": "pass", "making-bert": "pass"}

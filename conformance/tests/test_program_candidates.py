@@ -60,7 +60,7 @@ def scripted(folder: Path, mode: str, answers: Path | None = None) -> str:
 
 def run(name: str, out: Path, *options: str) -> tuple[CheckRecord, int]:
     """Run the check in a worker; return its record and the exit code."""
-    code = main(["run", "-i", name, "--golden", "tiny", "--out", str(out), *options])
+    code = main(["run", name, "--golden", "tiny", "-o", str(out), *options])
     (record,) = read_results(out / "results.jsonl").checks
     return record, code
 
@@ -76,7 +76,7 @@ def test_a_bert_in_numpy_conforms_in_a_worker_and_files_are_deleted_when_the_wor
 
     monkeypatch.setattr("conformance.isolation.worker_process.scratch_folder", watched)
     name = python(beside_clients / "numpy_bert.py")
-    code = main(["run", "-i", name, "--golden", "tiny", "--dtype", "float32", "--dtype", "float64", "--out", str(tmp_path)])
+    code = main(["run", name, "--golden", "tiny", "--dtype", "float32", "--dtype", "float64", "-o", str(tmp_path)])
     assert [c.outcome for c in read_results(tmp_path / "results.jsonl").checks] == ["pass", "pass"]
     assert code == 0
     assert made
@@ -163,7 +163,7 @@ def test_a_program_that_does_not_exist_is_a_usage_error(tmp_path: Path, capsys: 
         "cmd:": "no program is named; write 'cmd:PROGRAM ARGS'",
         "cmd:python 'x": "the command line cannot be split: No closing quotation",
     }.items():
-        assert main(["run", "-i", name, "--golden", "tiny", "--out", str(tmp_path)]) == 2
+        assert main(["run", name, "--golden", "tiny", "-o", str(tmp_path)]) == 2
         assert words in " ".join(capsys.readouterr().err.split())
 
 

@@ -68,8 +68,8 @@ def test_in_a_pipe_each_case_is_a_line_on_standard_error_when_it_ends(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    names = ("-i", "making-bert", "-i", "demystified-as-written")
-    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "--out", tmp_path)
+    names = ("making-bert", "demystified-as-written")
+    ended = command("run", *names, "--golden", "tiny", "--depth", "screen", "--format", "json", "-o", tmp_path)
     assert ended.code == 0
     first, second = ended.err.splitlines()
     assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)

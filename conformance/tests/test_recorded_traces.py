@@ -65,7 +65,7 @@ class Foreign:
 
 
 def run(path: Path, *options: str) -> int:
-    return main(["run", "-i", str(path), "--out", str(path.parent / "out"), *options])
+    return main(["run", str(path), "-o", str(path.parent / "out"), *options])
 
 
 def outcomes(path: Path) -> list[str]:
@@ -188,10 +188,10 @@ def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_re
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, own = Foreign().saved(tmp_path / "here.safetensors"), tmp_path / "own.safetensors"
-    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert run(here, str(recorded_on_cuda(tmp_path))) == 2
     assert "recorded on cpu and cuda:0: judge the traces of one device at a time" in capsys.readouterr().err
     assert main(["trace", "making-bert", "-o", str(own)]) == 0
-    assert run(here, "-i", str(own)) == 2
+    assert run(here, str(own)) == 2
     assert "different inputs of tiny" in capsys.readouterr().err
 
 

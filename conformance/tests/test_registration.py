@@ -31,8 +31,8 @@ from conformance.checks.run_check import run_check
 from conformance.cli import main
 from conformance.errors import CandidateNameError
 from conformance.implementations.making_bert import making_bert
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.suite.parametrize import BoundCheck, CheckError
+from conformance.tests.sample_records import report
 
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
 OURS = "transformer.{layer}.attention.attention.project_query.weight"
@@ -168,20 +168,20 @@ def test_an_error_of_registration_is_reported_once_with_all_checks_that_it_preve
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     goldens = [word for name in ("tiny", "deep", "edges") for word in ("--golden", name)]
-    command = ["run", "-i", "conformance.tests.test_registration:unfit", *goldens, "--in-process", "--out", str(tmp_path)]
+    command = ["run", "conformance.tests.test_registration:unfit", *goldens, "--in-process", "-o", str(tmp_path)]
     assert main(command) == 1
     capsys.readouterr()
     results = read_results(tmp_path / "results.jsonl")
     assert results.footer
     assert (results.footer.ran, results.footer.outcomes) == (0, {"error": 3})
     for form in ("text", "markdown"):
-        rendered = " ".join(REPORT_FORMATS[form].of_results(results).replace("\\", "").split())
+        rendered = " ".join(report(form, results).replace("\\", "").split())
         assert rendered.count("no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?") == 1
         assert "the same error in 2 more checks: on deep, cpu, float32; on edges, cpu, float32" in rendered
-    page = REPORT_FORMATS["html"].of_results(results)
+    page = report("html", results)
     assert "could not be judged" in page
     assert "does not conform" not in page
-    suite = ElementTree.fromstring(REPORT_FORMATS["junit"].of_results(results))
+    suite = ElementTree.fromstring(report("junit", results))
     assert len(suite.findall(".//error")) == 3
     assert main([*command, "--resume"]) == 1
     assert read_results(tmp_path / "results.jsonl").footer == results.footer

@@ -10,7 +10,7 @@ from markdown_it.token import Token
 
 from conformance.names import printable
 from conformance.report.document import ROWS, Document, Span, escaped, markdown
-from conformance.report.drawings import HeatMap, HeatStrip, Points, drawn
+from conformance.report.drawings import HeatStrip, Points, drawn
 from conformance.report.page import page
 from conformance.report.terminal import plain
 
@@ -55,16 +55,15 @@ def test_an_escaped_text_is_read_as_that_text_wherever_a_template_inserts_it(tex
 DRAWINGS = (
     Points(20.0, 40.0, 60.0),
     HeatStrip((0, 5, None), "in a <strip>"),
-    HeatMap(((0, 1), (2, 6)), ("<x>", "y"), "a map"),
 )
 
 
 def test_a_page_alone_has_drawings_and_all_rows() -> None:
     rows = [(f"row-{n}", *DRAWINGS, Span(f"{n} ms", "bad", "here", "a | note"), "-") for n in range(ROWS + 5)]
-    tables = [("a heading", ["name", "a", "b", "c", "time:", "nothing"], [("a group",), *rows])]
+    tables = [("a heading", ["name", "a", "b", "time:", "nothing"], [("a group",), *rows])]
     document = Document("names", {"tables": tables})
     html, texts = page(document), (markdown(document), plain(document, 100))
-    assert (html.count("<tr>"), html.count("<svg"), html.count('<i class="points"')) == (ROWS + 7, 2 * len(rows), len(rows))
+    assert (html.count("<tr>"), html.count("<svg"), html.count('<i class="points"')) == (ROWS + 7, len(rows), len(rows))
     assert ('href="#here"' in html, 'data-head="time"' in html, "<strip>" in html, "nothing" in html) == (True, True, False, False)
     for text in texts:
         assert [part in text for part in ("row-0", "a group", "0 ms (a", "<svg", "points")] == [True] * 3 + [False] * 2

@@ -61,10 +61,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run in which each of the candidates fails its check."""
     out = tmp_path_factory.mktemp("left")
     for name, (failing, _) in CASES.items():
-        assert (
-            main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "--out", str(out / name)])
-            == 1
-        )
+        assert main(["run", f"{HERE}:{name}", "--golden", "tiny", "--check", failing, "--in-process", "-o", str(out / name)]) == 1
     return out
 
 
@@ -197,8 +194,8 @@ REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
 
 
 def test_required_activations_are_required_again_and_by_the_pages_command(tmp_path: Path) -> None:
-    run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
-    assert main([*run, "--depth", "screen", "--out", str(tmp_path)]) == 1
+    run = ["run", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
+    assert main([*run, "--depth", "screen", "-o", str(tmp_path)]) == 1
     (left,) = (tmp_path / "failures").glob("*.safetensors")
     for file in (tmp_path / "results.jsonl", left):
         (again,) = replayed(file)
@@ -206,16 +203,16 @@ def test_required_activations_are_required_again_and_by_the_pages_command(tmp_pa
         assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in again.reason
     results = read_results(tmp_path / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith("bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'")
+    assert again.startswith("bert-conformance run hf-sdpa --golden tiny --require-activations '*.scores'")
 
 
 def test_a_failure_that_cannot_be_replayed_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _write(tmp_path / "tiny-bert")
-    run = ["run", "-i", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
-    assert main([*run, "--out", str(tmp_path / "out")]) == 1
+    run = ["run", HIDING, "--checkpoint", str(folder), "--golden", "tiny", *REQUIRED, "--in-process"]
+    assert main([*run, "-o", str(tmp_path / "out")]) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
-    assert again.startswith(f"bert-conformance run -i {HIDING} --checkpoint {folder}")
+    assert again.startswith(f"bert-conformance run {HIDING} --checkpoint {folder}")
     shutil.rmtree(folder)
     cannot, can = replayed(tmp_path / "out" / "results.jsonl")
     assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert"), "error", 2)

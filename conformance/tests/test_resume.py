@@ -24,14 +24,14 @@ from conformance.tests.commands import Command
 from conformance.tests.terminal import as_in_a_terminal
 from conformance.tests.test_own_checkpoints import _write
 
-RUN = ["run", "-i", "hf-eager", "-i", "making-bert", "--golden", "tiny", "--in-process", "--depth", "screen"]
+RUN = ["run", "hf-eager", "making-bert", "--golden", "tiny", "--in-process", "--depth", "screen"]
 # The golden's file is smaller than the limit of a full disk, since a checkpoint is read through a copy.
-CASES = ("-i", "hf-eager", "-i", "demystified-as-written", "-i", "hf-sdpa", "--golden", "tanh")
+CASES = ("hf-eager", "demystified-as-written", "hf-sdpa", "--golden", "tanh")
 
 
 def interruptible(out: Path, *more: str) -> list[str]:
     """Return the command of a run that takes a few seconds and writes to a folder; one of its candidates is skipped."""
-    return [sys.executable, "-m", "conformance", "run", *CASES, "--out", str(out), "--format", "json", *more]
+    return [sys.executable, "-m", "conformance", "run", *CASES, "-o", str(out), "--format", "json", *more]
 
 
 def records(out: Path) -> list[Any]:
@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was asked to resume where there were no results."""
     folder = tmp_path_factory.mktemp("finished")
-    assert main([*RUN, "--out", str(folder), "--resume"]) == 0
+    assert main([*RUN, "-o", str(folder), "--resume"]) == 0
     assert len(records(folder)) == 2 + 2 * 47 + 1
     return folder
 
@@ -106,10 +106,10 @@ def test_resume_runs_only_missing_checks_and_says_so(folder: Path, command: Comm
     lines = file.read_bytes().splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if b'"kind":"check"' in line) + 1
     file.write_bytes(b"".join(lines[:first]) + lines[first][:40])
-    assert f"resumed: 1 checks are already in {file}, 1 remain" in command(*RUN, "--out", folder, "--resume").err
+    assert f"resumed: 1 checks are already in {file}, 1 remain" in command(*RUN, "-o", folder, "--resume").err
     assert records(folder) == before
     assert file.read_bytes().startswith(b"".join(lines[:first]))
-    assert "2 checks are already in" in command(*RUN, "--out", folder, "--resume").err
+    assert "2 checks are already in" in command(*RUN, "-o", folder, "--resume").err
     assert records(folder) == before
 
 
@@ -169,8 +169,8 @@ def test_what_decides_a_verdict_is_not_changed_by_resuming(tmp_path: Path, comma
     (home / "candidate").mkdir(parents=True)
     (home / "candidate" / "scaled.py").write_text(CANDIDATE)
     (home / "candidate" / "beside.py").write_text("factor = 1.0\n")
-    candidate = ("-i", f"{home / 'candidate' / 'scaled.py'}:scaled", "--checkpoint", _write(home / "bert"), "--depth", "screen")
-    run = ("run", *candidate, "--out", home / "results")
+    candidate = (f"{home / 'candidate' / 'scaled.py'}:scaled", "--checkpoint", _write(home / "bert"), "--depth", "screen")
+    run = ("run", *candidate, "-o", home / "results")
     assert (command(*run).code, command(*run, "--resume").code) == (0, 0)
     before = (home / "results" / "results.jsonl").read_bytes()
     kept = shutil.copytree(home, tmp_path / "kept")
@@ -190,14 +190,14 @@ def test_two_runs_do_not_write_into_one_folder(folder: Path, command: Command) -
     before = (folder / "results.jsonl").read_bytes()
     with (folder / "results.jsonl").open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        ended = command(*RUN, "--out", folder)
+        ended = command(*RUN, "-o", folder)
     assert (ended.code, "another run writes" in ended.err) == (2, True)
     assert ((folder / "results.jsonl").read_bytes(), (folder / "report.html").exists()) == (before, True)
 
 
 def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_traceback(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
-    arguments += ["--golden", "tiny", "--out", str(tmp_path)]
+    arguments = [sys.executable, "-m", "conformance", "run", "hf-eager", "conformance.tests.zoo:call_hangs"]
+    arguments += ["--golden", "tiny", "-o", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(arguments, preexec_fn=as_in_a_terminal, **pipes) as run:
         results = tmp_path / "results.jsonl"
@@ -215,9 +215,9 @@ def test_an_interrupt_prints_the_results_so_far_and_how_to_resume_without_a_trac
 def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, command: Command) -> None:
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "results.jsonl").symlink_to(tmp_path / "precious")
-    ended = command(*RUN, "--out", tmp_path)
+    ended = command(*RUN, "-o", tmp_path)
     assert (ended.code, "it is a link" in ended.err, (tmp_path / "precious").read_text()) == (2, True, "kept")
     (tmp_path / "results.jsonl").unlink()
     os.mkfifo(tmp_path / "results.jsonl")
-    ended = command(*RUN, "--out", tmp_path)
+    ended = command(*RUN, "-o", tmp_path)
     assert (ended.code, "is not a regular file" in ended.err) == (2, True)

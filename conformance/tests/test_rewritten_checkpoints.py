@@ -141,8 +141,7 @@ def test_a_run_names_the_file_that_changed_and_keeps_what_was_judged_before(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["making-bert", f"{__name__}:changing_truncated", "inner-workings"]
-    names = [part for name in arguments for part in ("-i", name)]
-    assert main(["run", *names, "--checkpoint", str(folder), "--depth", "screen", "--out", str(tmp_path / "results")]) == 3
+    assert main(["run", *arguments, "--checkpoint", str(folder), "--depth", "screen", "-o", str(tmp_path / "results")]) == 3
     assert "model.safetensors" in capsys.readouterr().out
     results = read_results(tmp_path / "results" / "results.jsonl")
     assert [c.outcome for c in results.checks] == ["pass", "error", "error"]

@@ -42,7 +42,7 @@ def test_a_name_that_two_distributions_register_is_an_error_that_names_both(site
 @pytest.mark.parametrize("where", [["--in-process"], []], ids=["in this process", "in a worker"])
 def test_other_candidates_are_judged_all_the_same(site: Path, where: list[str]) -> None:
     out = site / "out"
-    assert main(["run", "-i", "twice", "-i", "making-bert", "--golden", "tiny", "--out", str(out), *where]) == 1
+    assert main(["run", "twice", "making-bert", "--golden", "tiny", "-o", str(out), *where]) == 1
     outcomes = {c.implementation: (c.outcome, c.reason) for c in read_results(out / "results.jsonl").checks}
     assert outcomes["making-bert"] == ("pass", "")
     assert outcomes["twice"][0] == "error"

@@ -66,7 +66,7 @@ def test_the_command_line_passes_the_depth_on_and_report_and_results_file_say_it
     rendered = case_text(check(BROKEN, "tiny", depth="screen"))
     assert SCREENED in " ".join(rendered.split())
     assert "has a name" not in rendered
-    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out", str(tmp_path)]) == 0
+    assert main(["run", "making-bert", "--golden", "tiny", "--depth", "screen", "-o", str(tmp_path)]) == 0
     assert "depth: screen: each step was judged by its RMS and largest error alone" in " ".join(capsys.readouterr().out.split())
     results = read_results(tmp_path / "results.jsonl")
     assert results.header

@@ -63,7 +63,7 @@ def test_of_the_registered_implementations_those_that_use_the_reference_import_i
 
 @pytest.mark.parametrize(
     ("arguments", "imported"),
-    [(["-i", "making-bert"], False), (["-i", "making-bert", "-i", "hf-eager"], True), ([], True)],
+    [(["making-bert"], False), (["making-bert", "hf-eager"], True), ([], True)],
 )
 def test_the_fork_server_imports_transformers_only_for_candidates_that_may_need_it(
     arguments: list[str], imported: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -71,6 +71,6 @@ def test_the_fork_server_imports_transformers_only_for_candidates_that_may_need_
     asked: list[bool] = []
     monkeypatch.setattr(commands, "started_context", lambda *more, transformers: asked.append(transformers))
     monkeypatch.setattr("conformance.cli.run.run_all", lambda *given, **named: 0)
-    found: Any = parsed(["run", *arguments, "--out", str(tmp_path / "out")])
+    found: Any = parsed(["run", *arguments, "-o", str(tmp_path / "out")])
     assert commands.run(found) == 0
     assert asked == [imported]

@@ -52,7 +52,7 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes(
 ) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
-    options = ["--golden", "tiny", "--depth", "screen", "--in-process", "--format", how, "--out", str(tmp_path)]
+    options = ["--golden", "tiny", "--depth", "screen", "--in-process", "--format", how, "-o", str(tmp_path)]
     assert main(["run", "making-bert", *options]) == 0
     assert rb"\u03c3" in written.getvalue()
     assert "σ" in (tmp_path / "report.html").read_text("utf-8")
@@ -61,7 +61,7 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes(
 def test_a_reader_that_stops_early_and_standard_error_that_cannot_be_written_cost_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["run", "-i", "making-bert", "--golden", "tiny", "--depth", "screen", "--out"]
+    command = ["run", "making-bert", "--golden", "tiny", "--depth", "screen", "-o"]
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", _Failing(FULL))
         assert main([*command, str(tmp_path / "one")]) == 0
@@ -78,7 +78,7 @@ def test_output_of_a_candidate_in_process_goes_to_standard_error_and_the_report_
     how: str, tmp_path: Path
 ) -> None:
     (tmp_path / "printing.py").write_text(_PRINTING)
-    run = ["run", "-i", "printing.py:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "--format", how]
+    run = ["run", "printing.py:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "--format", how]
     ended = run_python("-m", "conformance", *run, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert [words for words in _PRINTED if words in ended.stdout or words not in ended.stderr] == []
@@ -111,7 +111,7 @@ def test_nothing_that_is_printed_has_control_characters_or_marks_of_direction(
         f"import sys\ndef odd(checkpoint, device, dtype):\n    print({text!r}, file=sys.stderr)\n    raise ValueError({text!r})\n"
     )
     out = tmp_path / f"out{text}"
-    command = ["run", "-i", f"{tmp_path}/odd.py:odd", "--golden", "tiny", "--in-process", "--format", how, "--out", str(out)]
+    command = ["run", f"{tmp_path}/odd.py:odd", "--golden", "tiny", "--in-process", "--format", how, "-o", str(out)]
     assert main(command) == 1
     printed = capsys.readouterr()
     assert {c for c in printed.out + printed.err if not c.isprintable()} <= {"\n"}
@@ -148,7 +148,7 @@ def test_results_or_a_page_that_are_lost_are_said_and_the_report_is_printed(
 ) -> None:
     file, out = tmp_path / "losing.py", tmp_path / "out"
     file.write_text(_LOSING.format(action=action.format(out=str(out))))
-    run = ["run", "-i", f"{file}:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(out)]
+    run = ["run", f"{file}:candidate", "--golden", "tiny", "--depth", "screen", "--in-process", "-o", str(out)]
     assert main(run) == (3 if lost else 0)
     printed = capsys.readouterr()
     assert printed.out.startswith("ran 1 of 1: 1 pass")

@@ -113,14 +113,15 @@ def sigmoid_slope(x: Tensor) -> Tensor:
 
 
 WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
-    "targets-gradient-summed": [(golden, lambda x, t, g: g * x.numel()) for golden in ("regression", "multi-label")],
-    "targets-gradient-summed-over-labels": [("multi-label", lambda x, t, g: g * x.shape[1])],
-    "targets-gradient-summed-over-rows": [("multi-label", lambda x, t, g: g * x.shape[0])],
+    "gradient-scaled": [
+        *((golden, lambda x, t, g: g * x.numel()) for golden in ("regression", "multi-label")),
+        ("multi-label", lambda x, t, g: g * x.shape[1]),
+        ("regression", lambda x, t, g: g / 2),
+    ],
     "targets-gradient-without-target": [
         ("regression", lambda x, t, g: 2 * x / x.numel()),
         ("multi-label", lambda x, t, g: x.sigmoid() / x.numel()),
     ],
-    "regression-gradient-halved": [("regression", lambda x, t, g: g / 2)],
     "regression-gradient-absolute": [("regression", lambda x, t, g: (x - t).sign() / x.numel())],
     "multi-label-gradient-sigmoid-twice": [
         ("multi-label", lambda x, t, g: (x.sigmoid().sigmoid() - t) * sigmoid_slope(x) / x.numel()),

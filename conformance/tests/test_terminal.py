@@ -15,18 +15,16 @@ from rich.console import Console
 
 from conformance.faults import BY_NAME
 from conformance.report import coverage_sentences
-from conformance.report.junit import junit
-from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run import document
 from conformance.report.terminal import PIPED, show
 from conformance.results.case import Case
 from conformance.results.merge import merged
 from conformance.results.records import FaultRecord, Note, Results
-from conformance.tests.sample_records import activation, checked, everything, run
+from conformance.tests.sample_records import activation, checked, everything, report, run
 
 _LOOKED_FOR = (
     *("mask-added-raw", "epsilon", "scale-missing", "gelu-argument"),
-    *("class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "padding-word-zeroed"),
+    *("class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "token-types-ignored"),
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -51,7 +49,7 @@ def shown(results: Results, width: int, **console: Any) -> str:
 def test_colour_carries_no_information_that_the_words_do_not() -> None:
     in_colour = shown(everything(), PIPED)
     assert "\x1b[" in in_colour
-    assert _COLOUR.sub("", in_colour) == REPORT_FORMATS["text"].of_results(everything())
+    assert _COLOUR.sub("", in_colour) == report("text", everything())
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -109,7 +107,7 @@ def test_texts_are_escaped_on_a_terminal(text: str) -> None:
 
 @given(HOSTILE)
 def test_no_text_breaks_the_markdown(text: str) -> None:
-    rendered = REPORT_FORMATS["markdown"].of_results(results_with(text))
+    rendered = report("markdown", results_with(text))
     assert all(c == "\n" or c.isprintable() for c in rendered)
     prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
     prose = re.sub("`[\\w .:/*?=-]+`", "", prose)  # code in which nothing is markup
@@ -121,7 +119,7 @@ def test_no_text_breaks_the_markdown(text: str) -> None:
 
 @given(HOSTILE)
 def test_no_text_breaks_the_junit_file(text: str) -> None:
-    suite = ElementTree.fromstring(junit(results_with(text)).encode("utf-8", "strict"))[0]
+    suite = ElementTree.fromstring(report("junit", results_with(text)).encode("utf-8", "strict"))[0]
     assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
 
@@ -148,7 +146,7 @@ class _Tags(HTMLParser):
 
 @given(HOSTILE)
 def test_no_text_breaks_the_page(text: str) -> None:
-    html = REPORT_FORMATS["html"].of_results(results_with(text))
+    html = report("html", results_with(text))
     assert all(c == "\n" or c.isprintable() for c in html)
     optional = {("pre",), ("code",), ("code", "class"), ("small",)}
-    assert _Tags(html).tags - optional <= _Tags(REPORT_FORMATS["html"].of_results(results_with("word"))).tags
+    assert _Tags(html).tags - optional <= _Tags(report("html", results_with("word"))).tags

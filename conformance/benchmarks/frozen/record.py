@@ -65,7 +65,7 @@ def _of_candidate(name: str) -> dict[str, Any]:
     if name in ISOLATED:
         options = ["--golden", "tiny", "--timeout", SECONDS]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        code = run_command(["run", "-i", where, *options, "--no-cache", "--out", folder])
+        code = run_command(["run", where, *options, "--no-cache", "-o", folder])
         cases = read_results(Path(folder) / "results.jsonl").cases
     entries: dict[str, Any] = {f"{name}: exit": [code]}
     for case in cases:

@@ -127,8 +127,8 @@ WRONG: Mapping[str, Wrong] = {
     "softmax by its diagonal": _softmax("p * (1 - p) * w", "gradient-softmax-diagonal"),
     "softmax without its sum": _softmax("p * w", "gradient-softmax-sum-missing"),
     "softmax straight through": _softmax("w", "gradient-softmax-identity"),
-    "scale left out": _scale(0, "gradient-scale-missing"),
-    "scale twice": _scale(2, "gradient-scale-twice"),
+    "scale left out": _scale(0, "gradient-scaled"),
+    "scale twice": _scale(2, "gradient-scaled"),
     "tanh-GELU's derivative": _function("of(tanh_gelu, x, w)", "gradient-gelu-tanh"),
     "erf-GELU's derivative": _function("of(gelu, x, w)", "gradient-gelu-erf", "tanh_gelu", "tanh"),
     "gate detached": _function("w * (1 + erf(x / 2**0.5)) / 2", "gradient-gelu-without-density"),
@@ -147,15 +147,15 @@ WRONG: Mapping[str, Wrong] = {
     "token types frozen": _parameter(_TYPES, _LOOKUP, "gradient-missing"),
     "bias three times": _parameter(_DENSE, "linear(x, weight, passed(bias, lambda w: 3 * w))", "gradient-scaled", "bias"),
     "weight averaged over rows": _parameter(
-        _DENSE, "linear(x, passed(weight, lambda w: w / len(x)), bias)", "gradient-averaged-over-rows"),
+        _DENSE, "linear(x, passed(weight, lambda w: w / len(x)), bias)", "gradient-scaled"),
     "weight averaged over tokens": _parameter(
-        _DENSE, "linear(x, passed(weight, lambda w: w / tokens), bias)", "gradient-averaged-over-tokens"),
+        _DENSE, "linear(x, passed(weight, lambda w: w / tokens), bias)", "gradient-scaled"),
     "first row alone": _parameter(
         _INNER, "cat([right(x[:1]), linear(x[1:], weight.detach(), bias.detach())])", "gradient-of-first-row", "weight", "bias"),
     "loss scale left": _logits("passed(right(x), lambda w: 1024 * w)", "gradient-scaled"),
     "labels smoothed": _labelled("p - (1 - smoothing) * y - smoothing / y.shape[-1] * n", "gradient-label-smoothing"),
     "label not subtracted": _labelled("p", "gradient-without-label"),
-    "averaged over all positions": _labelled("(p - y) * n.mean()", "gradient-averaged-over-all"),
-    "summed over the labels": _labelled("(p - y) * n.sum()", "gradient-summed"),
+    "averaged over all positions": _labelled("(p - y) * n.mean()", "gradient-scaled"),
+    "summed over the labels": _labelled("(p - y) * n.sum()", "gradient-scaled"),
 }
 # fmt: on

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.candidates import recorded_trace as recorded_form
 from conformance.candidates.command.command import ProgramProcess, written
 from conformance.checks import known_failures, replay, trace
@@ -20,7 +20,6 @@ from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
 from conformance.checks.repro import REPLAY
 from conformance.checks.run_header import header_of
-from conformance.cli.diagnose_formats import FORMATS, OutputFormat
 from conformance.diagnosis import outputs, outputs_file
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
@@ -54,8 +53,6 @@ implementation = "hf-*"
 check = "*"
 reason = "é"
 """
-
-READ_FORMS = [form for form in FORMATS if form.suffix != ".parquet" or find_spec("pyarrow")]
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             "outputs.npz", _read_outputs, lambda file: np.savez(file, last_hidden_state=hidden, input_ids=BATCH.input_ids)
         ),
         "outputs: safetensors": alone("outputs.safetensors", _read_outputs, lambda file: save_file(tensors, file)),
-        **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in READ_FORMS},
+        **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in FORMATS},
         "failure": alone("failure.safetensors", replay.failure_of, partial(_write_failure, hidden)),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
@@ -177,7 +174,7 @@ def _read_golden(folder: Path) -> object:
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##c")
 _WORD_PIECES = BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)})
 _HELLO = '{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}'
-_IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwith suppress(ImportError): import pyarrow.parquet"
+_IMPORTS = "import numpy, safetensors.numpy"
 
 
 def _read_tokenizer(file: Path) -> object:

@@ -1,4 +1,4 @@
-// Client of protocol 1 of `bert-conformance run -i 'cmd:node PROGRAM'`: import `serve` and `Unsupported` from a copy.
+// Client of protocol 1 of `bert-conformance run 'cmd:node PROGRAM'`: import `serve` and `Unsupported` from a copy.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 

@@ -1,4 +1,4 @@
-"""Client of protocol 1 of `bert-conformance run -i 'cmd:python3 THIS_FILE'`: copy it and write `prepare`."""
+"""Client of protocol 1 of `bert-conformance run 'cmd:python3 THIS_FILE'`: copy it and write `prepare`."""
 
 import json
 import sys

@@ -11,10 +11,9 @@ from conformance.faults.fitted.embeddings import FITTED_EMBEDDINGS
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
 from conformance.faults.fitted.parameters import FITTED_PARAMETERS, OTHER_WEIGHTS
 from conformance.faults.fitted.quantized import FITTED_LEVELS
-from conformance.faults.fitted.results import FITTED_PLACES, FITTED_RESULTS
+from conformance.faults.fitted.results import FITTED_RESULTS
 
 FITTED: tuple[Fitted, ...] = (
-    *FITTED_PLACES,
     *FITTED_ATTENTION,
     *FITTED_DROPOUT,
     *FITTED_PARAMETERS,

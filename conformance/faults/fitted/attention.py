@@ -24,11 +24,15 @@ def _judged_queries(step: Step) -> Mask:
 
 
 def _attended(step: Step, data: FitData) -> Mask | None:
-    """Return which keys have nonzero probability for unmasked queries, (B, h, Q, S); None if the keys are an encoder's states."""
+    """Return which keys have nonzero probability for unmasked queries, (B, h, Q, S); None if the keys are an encoder's states.
+
+    A query all of whose probabilities are equal attends to none: all of its scores are the same lowest number.
+    """
     mask = step.site.batch.mask
     if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step))
+    is_uniform = (np.abs(data.actual - 1.0 / mask.shape[-1]) <= data.largest * data.allowed).all(-1, keepdims=True)
+    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step) & ~is_uniform)
 
 
 def _mask(step: Step, data: FitData) -> Fit | None:
@@ -56,22 +60,10 @@ def _mask(step: Step, data: FitData) -> Fit | None:
     return replace(fit(_over_keys(step, by_query), by_query, (), "one for each query"), simpler=(first, heads))
 
 
-def _window(step: Step, data: FitData) -> Fit | None:
-    """Return the softmax over the unmasked keys within a window: the largest distance at which any key has nonzero probability."""
-    attended, keys = _attended(step, data), keys_of(step)
-    if attended is None:
-        return None
-    length = keys.shape[-1]
-    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
-    furthest = int(np.where(attended, distance, 0).max())
-    if furthest >= np.where(keys & _judged_queries(step), distance, 0).max():
-        return None
-    return Fit(_over_keys(step, keys & (distance <= furthest)), 1, "distance", furthest)
-
-
 def _over_keys(step: Step, keys: Mask) -> Step:
-    """Return the softmax over other keys, which broadcast to (B, h, Q, S)."""
-    return step.recast(variant(Probabilities, keys=lambda _: keys))
+    """Return the softmax over other keys, which broadcast to (B, h, Q, S); uniform probabilities for a query without any."""
+    some, over = keys.any(-1, keepdims=True), step.recast(variant(Probabilities, keys=lambda _: keys))
+    return over if some.all() else Altered(over, lambda inner: np.where(some, inner.value, 1.0 / keys.shape[-1]))
 
 
 def _groups(heads: int) -> Iterator[tuple[int, Ids]]:
@@ -143,8 +135,6 @@ def _row_factors(step: Step, data: FitData) -> Fit | None:
 
 
 FITTED_ATTENTION = (
-    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", _window,
-           unexposed_parents=True),
     Fitted("mask-other", PROBS, "the equation holds with another mask than the batch's", _mask, unexposed_parents=True,
            estimates="the mask", is_description=True),
     Fitted("heads-share-keys", SCORES | CONTEXT, "the heads share keys, or values, in groups of {value}", _shared),

@@ -8,7 +8,7 @@ least two have to differ.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 import numpy as np
@@ -45,6 +45,11 @@ class Estimated:
     def differs(self) -> Mask:
         """Which elements differ by more than their errors."""
         return as_array(~self.equals(self.right))
+
+    @property
+    def where_it_differs(self) -> "Estimated":
+        """The estimates, with the right value where they do not differ from it by more than their errors."""
+        return replace(self, value=np.where(self.differs, self.value, self.right))
 
     def equals(self, other: Array) -> Mask:
         """Return which elements are those of `other` within their errors."""

@@ -7,16 +7,25 @@ first: it has fewer numbers, which are fitted anew to the result.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import LINEARS, MOST_OPERATIONS, with_parameters
-from conformance.faults.fitted.differences import Estimated, assignment, block_of, counted, elements_in_words, ends_before_number
+from conformance.faults.fitted.differences import (
+    Assignment,
+    Estimated,
+    assignment,
+    block_of,
+    counted,
+    elements_in_words,
+    ends_before_number,
+)
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, TINY, Fit, FitData, Fitted, relative_error
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, as_array
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
 from conformance.oracle.linear import Linear
 
@@ -45,33 +54,47 @@ def _of_stored(step: Step, parameters: Mapping[str, Array]) -> Altered:
 def _assigned(step: Step, data: FitData, layer: Layer, estimates: Mapping[str, Estimated]) -> Fit | None:
     """Return the layer with the assignments that make its parameters; None unless each parameter that differs has one.
 
-    Estimated numbers are fitted anew to the result, of which they are linear functions: estimates of parameters have large errors
-    if the inputs nearly depend on each other.
+    The text has the code of each, as `query.weight[0:8] *= 0.5; query.bias[:] =`, and ends before the last number.
     """
-    wrong = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
-    each = {role: its for role, its in wrong.items() if its is not None}
-    if not wrong or len(each) < len(wrong):
+    possible = {role: assignment(estimated) for role, estimated in estimates.items() if estimated.differs.any()}
+    each = {role: its for role, its in possible.items() if its is not None}
+    if not each or len(each) < len(possible):
         return None
+    sizes = {role: float(np.abs(estimates[role].right).max()) for role in each}
+    values, deviations = _numbers(step, data, layer, each, sizes)
+    codes = [f"{_name(step, role)}{its.code}" for role, its in each.items()]
+    text = "; ".join([*(f"{code} {value:.7g}" for code, value in zip(codes[:-1], values.values(), strict=False)), codes[-1]])
+    last, free = [*each][-1], sum(its.free for its in each.values())
+    return Fit(_of_assignments(layer, each, values), free, text, values[last], deviations[last])
+
+
+def _of_assignments(layer: Layer, each: Mapping[str, Assignment], values: Mapping[str, float]) -> Step:
+    """Return the layer with the parameters that the assignments make with these numbers, by role."""
+    return layer({role: its.applied(values[role]) for role, its in each.items()})
+
+
+def _numbers(
+    step: Step, data: FitData, layer: Layer, each: Mapping[str, Assignment], sizes: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the number of each assignment, and its standard deviation, by role; 0 for one that is not estimated.
+
+    Estimated numbers are fitted anew to the result, a linear function of them: estimates of parameters have large errors if the
+    inputs nearly depend on each other. Stored parameters, which are of these sizes, have errors that all rows share.
+    """
     values, deviations = {role: its.value for role, its in each.items()}, dict.fromkeys(each, 0.0)
-
-    def of(values: Mapping[str, float]) -> Step:
-        return layer({role: its.applied(values[role]) for role, its in each.items()})
-
     free = [role for role, its in each.items() if its.is_estimated]
-    if free:
-        unit, base = relative_error(data.allowed[data.judged], step.value[data.judged]), of(values).value
-        weight = np.where(data.judged, 1.0 / np.hypot(data.allowed, unit * data.actual), 0.0)
-        slopes = np.stack([(weight * (of({**values, role: values[role] + 1.0}).value - base)).ravel() for role in free], 1)
-        moved = np.linalg.lstsq(slopes, (weight * np.where(data.judged, data.actual - base, 0.0)).ravel(), rcond=None)[0]
-        values |= {role: values[role] + float(move) for role, move in zip(free, moved, strict=True)}
-        spread = np.sqrt(np.diagonal(np.linalg.pinv(slopes.T @ slopes)))
-        # Stored parameters have errors of this unit, which all rows share.
-        sizes = [max(abs(values[role]), float(np.abs(estimates[role].right).max())) for role in free]
-        deviations |= {role: math.hypot(own, unit * size) for role, own, size in zip(free, spread, sizes, strict=True)}
-    *before, last = each
-    text = "".join(f"{_name(step, role)}{each[role].code} {values[role]:.7g}; " for role in before)
-    text += f"{_name(step, last)}{each[last].code}"
-    return Fit(of(values), sum(its.free for its in each.values()), text, values[last], deviations[last])
+    if not free:
+        return values, deviations
+    unit, base = relative_error(data.allowed[data.judged], step.value[data.judged]), _of_assignments(layer, each, values).value
+    weight = np.where(data.judged, 1.0 / np.hypot(data.allowed, unit * data.actual), 0.0)
+    raised = (_of_assignments(layer, each, {**values, role: values[role] + 1.0}).value for role in free)
+    slopes = np.stack([(weight * (value - base)).ravel() for value in raised], 1)
+    residual = (weight * np.where(data.judged, data.actual - base, 0.0)).ravel()
+    moves, spreads = np.linalg.lstsq(slopes, residual, rcond=None)[0], np.sqrt(np.diagonal(np.linalg.pinv(slopes.T @ slopes)))
+    for role, move, spread in zip(free, moves, spreads, strict=True):
+        values[role] += float(move)
+        deviations[role] = math.hypot(spread, unit * max(abs(values[role]), sizes[role]))
+    return values, deviations
 
 
 def _name(step: Step, role: str) -> str:
@@ -143,45 +166,42 @@ def _errors_of_outputs(step: Step, data: FitData) -> Array:
 
 
 def _linear(step: Step, data: FitData) -> Fit | None:
-    """Return the linear layer with another weight and bias; None unless more rows differ than the rank of the inputs."""
+    """Return the linear layer with another weight and bias; None unless more rows differ than the rank of the inputs.
+
+    Only if the inputs determine all parameters are single ones compared with the right ones.
+    """
     assert isinstance(step, Linear)
     solved = _solved(step, data)
     if solved is None:
         return None
     outputs, inputs = solved.weight.shape
     estimates = dict[str, Estimated]()
-    if solved.rank == inputs + 1:  # Otherwise, single elements are not determined.
-        unit, most = (
-            relative_error(data.allowed[data.judged], step.value[data.judged]),
-            data.most_deviations(solved.weight.size + solved.bias.size),
-        )
+    if solved.rank == inputs + 1:
+        unit = relative_error(data.allowed[data.judged], step.value[data.judged])
+        most = data.most_deviations(solved.weight.size + solved.bias.size)
         for role, value, spread in (("weight", solved.weight, solved.spread[:-1]), ("bias", solved.bias, solved.spread[-1])):
             if role in step.site.parameters:
                 deviation = np.hypot(np.multiply.outer(solved.errors, spread), unit * np.abs(value))
                 estimates[role] = Estimated(step.site.parameters[role], value, as_array(deviation), most)
-    assigned = _assigned(step, data, lambda parameters: _of_stored(step, parameters), estimates)
-    columns, wrong = _of_columns(step, data, estimates["weight"]) if estimates else None, _wrong_outputs(step, data)
-    simpler = tuple(fit for fit in (assigned, columns) if fit)
-    text = f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
-    return Fit(_of_solution(step, solved), solved.rank * outputs, *ends_before_number(text), simpler=simpler)
+    assigned, wrong = _assigned(step, data, partial(_of_stored, step), estimates), _wrong_outputs(step, data)
+    words = ends_before_number(
+        f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
+    )
+    columns: Mask = np.asarray(estimates["weight"].differs.any(0) if estimates else np.zeros(inputs, np.bool_))
+    if 0 < LEAST_ROWS * columns.sum() <= inputs:
+        block = block_of(np.ones(outputs, np.bool_), columns)
+        words = f"{_name(step, 'weight')}{block}, number of columns", float(columns.sum())
+    return Fit(_of_solution(step, solved), solved.rank * outputs, *words, simpler=_if_any(assigned))
+
+
+def _if_any(fit: Fit | None) -> tuple[Fit, ...]:
+    return (fit,) if fit else ()
 
 
 def _wrong_outputs(step: Step, data: FitData) -> Ids:
     """Return the outputs of a linear layer that have an error that is too large; others may differ by less."""
     residual = np.where(data.judged, data.actual - step.value, 0.0)
     return np.flatnonzero((np.abs(residual) > data.largest * data.allowed).any(tuple(range(residual.ndim - 1))))
-
-
-def _of_columns(step: Linear, data: FitData, estimated: Estimated) -> Fit | None:
-    """Return the layer with other numbers in the columns of the weight that differ; None if these are more than a third of all."""
-    columns = as_array(estimated.differs.any(0))
-    if not 0 < LEAST_ROWS * columns.sum() <= columns.size:
-        return None
-    inputs, residual = data.rows(step.inputs, data.actual - step.value)
-    weight = np.array(step.site.parameters["weight"])
-    weight[:, columns] += np.linalg.lstsq(inputs[:, columns], residual, rcond=None)[0].T
-    text = f"{_name(step, 'weight')}{block_of(np.ones(len(weight), np.bool_), columns)}, number of columns"
-    return Fit(_of_stored(step, {"weight": weight}), int(columns.sum()) * len(weight), text, float(columns.sum()))
 
 
 # A factor and an addend of each output of a linear layer or norm, for which a few rows suffice.
@@ -202,44 +222,47 @@ def _outputs(step: Step, data: FitData) -> Fit | None:
     which its own differ by no more than their errors. None is returned unless three rows differ.
     """
     parameters, is_linear = step.site.parameters, isinstance(step, Linear)
-    u, y = data.rows(_base(step), data.actual)
-    if len(np.unique(y, axis=0)) < LEAST_ROWS or not np.isfinite(y).all():
+    estimates = _factors_and_addends(step, data)
+    wrong = {role: estimated for role, estimated in estimates.items() if estimated.differs.any()}
+    if not wrong:
         return None
-    factor = np.ones(u.shape[1]) if is_linear else parameters["weight"]
-    addend, some = parameters.get("bias", np.zeros(u.shape[1])), (y != 0.0).any(0)  # Results that are 0 have no errors.
-    centred, mean, error = u - u.mean(0), u.mean(0), _errors_of_outputs(step, data) * some
-    energy, most = np.maximum((centred**2).sum(0), TINY), data.most_deviations(2 * factor.size)
-    f, h = factor * some, addend * some
-    for _ in range(2):
-        residual = y - f * u - h
-        change = (centred * residual).sum(0) / energy
-        f, h = f + change, h + residual.mean(0) - change * mean
-    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
-    factors = Estimated(factor, f, np.hypot(error / np.sqrt(energy), unit * np.abs(f)), most)
-    f = np.where(factors.differs, f, factor)
-    h = np.where(factors.differs, h, addend + (y - factor * u - addend).mean(0))
-    of_mean = np.where(factors.differs, factors.deviation * np.abs(mean), 0.0)
-    addends = Estimated(addend, h, np.hypot(np.hypot(error / math.sqrt(len(y)), of_mean), unit * np.abs(h)), most)
-    h = np.where(addends.differs, h, addend)
-    estimates = {"weight": Estimated(factor, f, factors.deviation, most), "bias": Estimated(addend, h, addends.deviation, most)}
 
     def layer(other: Mapping[str, Array]) -> Step:
         if "weight" in other and is_linear:
             other = {**other, "weight": parameters["weight"] * other["weight"][:, None]}
         return _of_stored(step, other)
 
-    wrong = {role: estimated for role, estimated in estimates.items() if estimated.differs.any()}
-    if not wrong:
-        return None
-    role = next(iter(wrong))
-    words = elements_in_words(
-        f"{_name(step, role)}{', as factors of its rows' if is_linear and role == 'weight' else ''}", wrong[role]
-    )
-    free = sum(
-        (1 if one.differs.all() else 2) * int(one.differs.sum()) for one in wrong.values()
-    )  # Which differ is fitted as well.
-    assigned = _assigned(step, data, layer, wrong)
-    return Fit(layer({role: one.value for role, one in wrong.items()}), free, *words, simpler=(assigned,) if assigned else ())
+    role, first = next(iter(wrong.items()))
+    what = f"{_name(step, role)}{', as factors of its rows' if is_linear and role == 'weight' else ''}"
+    # Which elements differ is fitted as well, unless all do.
+    free = sum((1 if its.differs.all() else 2) * int(its.differs.sum()) for its in wrong.values())
+    faulty = layer({role: its.value for role, its in wrong.items()})
+    return Fit(faulty, free, *elements_in_words(what, first), simpler=_if_any(_assigned(step, data, layer, wrong)))
+
+
+def _factors_and_addends(step: Step, data: FitData) -> dict[str, Estimated]:
+    """Return the factor and the addend of each output by least squares, as `weight` and `bias`; nothing for too few rows.
+
+    The right factor is kept where the estimated one does not differ from it, and the addend then follows from the mean.
+    """
+    u, y = data.rows(_base(step), data.actual)
+    if len(np.unique(y, axis=0)) < LEAST_ROWS or not np.isfinite(y).all():
+        return {}
+    factor = np.ones(u.shape[1]) if isinstance(step, Linear) else step.site.parameters["weight"]
+    addend, some = step.site.parameters.get("bias", np.zeros(u.shape[1])), (y != 0.0).any(0)  # Results that are 0 have no errors.
+    centred, mean, error = u - u.mean(0), u.mean(0), _errors_of_outputs(step, data) * some
+    energy, most = np.maximum((centred**2).sum(0), TINY), data.most_deviations(2 * factor.size)
+    f, h = factor * some, addend * some
+    for _ in range(2):  # The second fit corrects the rounding errors of the first.
+        residual = y - f * u - h
+        change = (centred * residual).sum(0) / energy
+        f, h = f + change, h + residual.mean(0) - change * mean
+    unit = relative_error(data.allowed[data.judged], step.value[data.judged])
+    factors = Estimated(factor, f, np.hypot(error / np.sqrt(energy), unit * np.abs(f)), most)
+    h = np.where(factors.differs, h, addend + (y - factor * u - addend).mean(0))
+    of_mean = np.where(factors.differs, factors.deviation * np.abs(mean), 0.0)
+    addends = Estimated(addend, h, np.hypot(np.hypot(error / math.sqrt(len(y)), of_mean), unit * np.abs(h)), most)
+    return {"weight": factors.where_it_differs, "bias": addends.where_it_differs}
 
 
 # A weight that is drawn at random.

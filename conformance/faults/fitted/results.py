@@ -1,10 +1,10 @@
 """Fitted edits of the result: the right numbers in other places, zeros, and numbers or functions in place of the right ones.
 
-The places of a result are the slices along one of its axes. An edit that is usual in real code has a name; any other describes
-a result that no mistake and no other operand explains.
+The places of a result are the slices along one of its axes. An edit describes a result that no mistake and no other operand
+explains.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeVar
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.interpolate import make_lsq_spline
 
 from conformance.faults.changes import Altered, Rearranged
-from conformance.faults.fault import FUNCTIONS, LINEARS
+from conformance.faults.fault import FUNCTIONS
 from conformance.faults.fitted.differences import MOST_FEATURES, Estimated, assignment, read_instead
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted, nearest_slices, relative_error
 from conformance.numerics.formats import Array, as_array
@@ -23,8 +23,6 @@ from conformance.oracle.equations import EQUATIONS
 
 Number = TypeVar("Number", bound=np.generic)
 
-_BY_ROW = LINEARS | FUNCTIONS | {"context", "norm", "tanh"}
-_LOOKUPS = frozenset({"word_lookup", "position_lookup"})  # Types are so few that those of rows are often equal by chance.
 _FORWARD = frozenset(k for k in EQUATIONS if not ("_backward" in k or k.endswith(("_gradient", "_loss"))))
 _COMPARED = 1024  # A limit of work: elements by which slices are compared; what is fitted is judged on all.
 _DEGREE, _POINTS = 11, 6  # A spline's degree, and inputs between its knots: most of the results test the function.
@@ -72,37 +70,9 @@ def _reordered(step: Step, data: FitData, view: _View) -> Fit | None:
     order = own.copy()
     order[wrong] = nearest_slices(right[:, common], found[wrong][:, common])
     moved = int((order != own).sum())
-    text = read_instead(order, own, there)
+    text, last = read_instead(order, own, there)
     faulty = Rearranged(step, lambda x: view.joined(view.cut(x)[order]).reshape(x.shape))
-    return Fit(faulty, moved, *text) if moved else None
-
-
-def _by(name: str) -> Callable[[Step, FitData], Fit | None]:
-    """Return the fit of slices along an axis that are taken from other places of it."""
-
-    def fit(step: Step, data: FitData) -> Fit | None:
-        return next((_reordered(step, data, view) for view in _views(step) if view.name == name), None)
-
-    return fit
-
-
-def _zero(name: str, what: str) -> Callable[[Step, FitData], Fit | None]:
-    """Return the fit of zeros in the slices in which the candidate's judged elements are all zero, and the right ones are not."""
-
-    def fit(step: Step, data: FitData) -> Fit | None:
-        view = next((view for view in _views(step) if view.name == name), None)
-        if view is None:
-            return None
-        judged, found, right = view.cut(data.judged), view.cut(data.actual), view.cut(step.value)
-        zero = judged.any(1) & ~(judged & (found != 0.0)).any(1) & (judged & (right != 0.0)).any(1)
-        if not zero.any() or (zero == judged.any(1)).all():
-            return None
-        first, kept = int(zero.argmax()), ~zero[:, None]
-        at = first % step.value.shape[1] if what == "position" else first
-        faulty = Altered(step, lambda inner: view.joined(view.cut(inner.value) * kept).reshape(inner.value.shape))
-        return Fit(faulty, int(zero.sum()), what, at)
-
-    return fit
+    return Fit(faulty, moved, f"by {view.name}: {text}", last) if moved else None
 
 
 def _assigned(step: Step, data: FitData) -> Iterator[Fit]:
@@ -185,19 +155,6 @@ def _function(step: Step, data: FitData) -> Fit | None:
     faulty = Altered(step, lambda inner: np.where(data.judged, spline(inner.parents[0]), inner.value))
     return Fit(faulty, len(knots) + _DEGREE + 1, f"such as {', '.join(examples)}; number of knots", len(knots))
 
-
-FITTED_PLACES = (
-    Fitted("rows-other", _LOOKUPS | _BY_ROW, "rows of the batch have the results of other rows", _by("batch"),
-           estimates="the rows"),
-    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}),
-           "it is zero at some tokens, the first of them at position {value}", _zero("token", "position")),
-    Fitted("tokens-other", _BY_ROW, "some tokens have the results of other tokens of the batch", _by("token"),
-           estimates="the tokens, counted through the rows"),
-    Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", _by("feature"),
-           estimates="the order of the features"),
-    Fitted("head-zero", frozenset({"context", "probs", "copy"}), "some heads are zero, the first of them head {value}",
-           _zero("head", "head")),
-)  # fmt: skip
 
 FITTED_RESULTS = (
     Fitted("result-other", _FORWARD, "the equation holds with an edit of its result", _result, estimates="the edit",

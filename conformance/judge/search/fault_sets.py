@@ -12,12 +12,11 @@ batch. Sets that may be tied with an explanation are judged as well.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
 from conformance.faults.fault import ALONE, ROWS
-from conformance.judge.search.budget import FAULTS, SearchBudget
 from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.search.parameters import GAIN, fitted, started
 from conformance.judge.search.placements import EVERYWHERE, KIND, FaultPlacement
@@ -25,24 +24,12 @@ from conformance.judge.search.problem import AnyTrial, FittedFaults, Problem
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.memo import cached_property
 
+FAULTS = ("one mistake", "two mistakes", "three mistakes")  # the stages of a search, each followed by `verifying` them
 MOST_FAULTS = 3  # largest number of faults in a set; each further one costs another step of the beam search
 KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
 FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
 VERIFIED = 16  # number of sets that are judged on the whole batch, for each number of faults
 RENOISED = 2  # number of the nearest sets that are judged by their own sigma, which costs several passes
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResult(Generic[AnyTrial]):
-    """The result of a search.
-
-    Attributes:
-        explaining: the sets that explain the numbers.
-        nearest: for each number of faults, the sets that bring the oracle nearest to the numbers.
-    """
-
-    explaining: tuple[AnyTrial, ...]
-    nearest: tuple[tuple[FittedFaults, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,41 +40,37 @@ class Search(Generic[AnyTrial]):
         whole: the numbers.
         placements: the faults that are tried alone and combined.
         fallback: the faults that are tried alone if none of `placements` explains the numbers.
-        budget: the budget of the search.
         most_faults: largest number of faults in a set.
+        begin: function that is told the name of each stage as it begins.
     """
 
     whole: Problem[AnyTrial]
     placements: Sequence[FaultPlacement]
     fallback: Sequence[FaultPlacement]
-    budget: SearchBudget
     most_faults: int = MOST_FAULTS
+    begin: Callable[[str], None] = lambda stage: None
 
-    def result(self) -> SearchResult[AnyTrial]:
-        """Return the sets with the fewest faults that explain the numbers, and the nearest sets."""
-        explaining, nearest = list[AnyTrial](), list[tuple[FittedFaults, ...]]()
-        followed = [self.whole.none]
+    def explaining(self) -> list[AnyTrial]:
+        """Return the sets with the fewest faults that explain the numbers."""
+        explaining, followed = list[AnyTrial](), [self.whole.none]
         for count in range(self.most_faults):
-            self.budget.begin(FAULTS[count], 0)
-            if not followed or self.budget.is_spent():
+            if not followed:
                 break
+            self.begin(FAULTS[count])
             part = self._part(followed[0])
             fits, explained = self._extended(followed, part, count) if count else self._single(part)
-            nearest.append(tuple(fits[:VERIFIED]))
-            if not count and not explained and self.fallback:
-                fits_of_fallback, explained = self._falling_back(part)
-                nearest.append(tuple(fits_of_fallback[:RENOISED]))
+            if not count and not explained:
+                explained = self._falling_back(part)
             explaining += explained
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
-        return SearchResult(tuple(explaining), tuple(nearest))
+        return explaining
 
-    def _falling_back(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
-        """Return the faults of the fallback that reduce the distance, nearest first, and those that explain the numbers."""
-        self.budget.begin(FAULTS[0], len(self.fallback))
+    def _falling_back(self, part: Problem[AnyTrial]) -> list[AnyTrial]:
+        """Return the faults of the fallback that explain the numbers."""
         fits = self._improved(part, part.none, self.fallback)
-        return fits, self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
+        return self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
     def _part(self, nearest: FittedFaults) -> Problem[AnyTrial]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
@@ -114,7 +97,6 @@ class Search(Generic[AnyTrial]):
             if any(not trial.incomplete for trial in explained):
                 added = [p for p in added if _is_nearer_by_half(part, p)]
             chosen = self._screened(part, added)
-            self.budget.begin(FAULTS[0], len(chosen))
             found = self._improved(part, part.none, chosen)
             explained += self._verified(found, part, 0)
             fits += found
@@ -144,7 +126,7 @@ class Search(Generic[AnyTrial]):
             if explained:
                 most = math.sqrt(first.distance) + math.sqrt(self.whole.tie(first))
                 members = [member for member in members if math.sqrt(member.distance) <= most]
-            if members and not self.budget.is_spent():
+            if members:
                 added = self._with_one_more(part, members)
                 explained += self._verified(added, part, count)
                 fits += added
@@ -153,11 +135,8 @@ class Search(Generic[AnyTrial]):
     def _with_one_more(self, part: Problem[AnyTrial], members: Sequence[FittedFaults]) -> list[FittedFaults]:
         """Return the sets extended by one more fault, nearest first; they may have been compared on another part of the batch."""
         found, seen = list[FittedFaults](), set[frozenset[object]]()
-        self.budget.begin(FAULTS[len(members[0].placements)], len(members) * FOLLOWED)
         beside = [p for p in self.placements if p.fault.tried != ALONE]
         for member in members:
-            if self.budget.is_spent():
-                break
             # Faults without effect on this part leave the residual there to another fault.
             known = part.evaluate(member.placements) or FittedFaults(member.placements, part.none.squares)
             further = [p for p in beside if not _overlaps(p, known.placements)]
@@ -177,7 +156,7 @@ class Search(Generic[AnyTrial]):
         """Return the base extended by each fault that reduces the distance; the extension's parameter has a first estimate."""
         share = 1.0 - 1.0 / (self.most_faults - len(base.placements))
         allowed = share * base.distance if self.whole.is_linear else math.inf
-        extended = self.budget.of_each(lambda placement: _with(part, base, placement), added)
+        extended = on_all_cores(lambda placement: _with(part, base, placement), added)
         return [replace(f, allowed=allowed) for f in extended if f is not None and f.distance < base.distance]
 
     def _fitted(self, part: Problem[AnyTrial], fits: Sequence[FittedFaults]) -> list[FittedFaults]:
@@ -186,8 +165,7 @@ class Search(Generic[AnyTrial]):
         plain = [f for f in ordered if not any(p.fault.parameter for p in f.placements)]
         numbered = [f for f in ordered if any(p.fault.parameter for p in f.placements)][: part.beam]
         least = 0.0 if self._is_final(part) else GAIN
-        if not self.budget.is_spent():
-            numbered = list(on_all_cores(lambda f: fitted(part, f, least), numbered))
+        numbered = on_all_cores(lambda f: fitted(part, f, least), numbered)
         return sorted([*plain, *numbered], key=lambda f: f.distance)
 
     def _is_final(self, part: Problem[AnyTrial]) -> bool:
@@ -203,9 +181,9 @@ class Search(Generic[AnyTrial]):
 
     def _explaining(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial], count: int) -> Iterator[AnyTrial]:
         nearest = math.inf
-        self.budget.begin(f"verifying {FAULTS[count]}", len(fits))
+        self.begin(f"verifying {FAULTS[count]}")
         for number, fit in enumerate(fits):
-            if fit.distance > nearest or not self.budget.take_one():
+            if fit.distance > nearest:
                 return
             own = number < RENOISED
             near = fit if part is self.whole else part.fit_unless_refuted(fit, self.whole, own=own)

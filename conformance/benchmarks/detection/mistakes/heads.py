@@ -47,7 +47,7 @@ ROWS = (
     row("decoder-without-norm", "logits", "right(x=transform_activated)", suits=LOGITS),
     row("decoder-untied", "logits", f"right(weight={UNIFORM})", "parameters-initial parameters-other", suits=LOGITS),
     row("rows of length one", "logits", "right(weight=normalize(weight))", "parameters-other", suits=LOGITS),
-    row("product-scaled", "logits", "right(x=x / sqrt(H))"),
+    row("product-scaled", "logits", "right(x=x / sqrt(H))", "parameters-other"),
     row("bias-twice", "logits", "right() + bias"),
     row("logits-capped", "logits", "20 * tanh(right() / 20)", suits=LOGITS),
     row("logits-suppressed", "logits", "F.pad(right()[..., 4:], (4, 0), value=-10000.0)", suits=LOGITS, says="parameters-other"),
