@@ -13,8 +13,7 @@ One batch passes from `observation` (an activation with the captured ones before
 - A failing activation: `failing_activation`, by `explanation_search`, which solves a `step_problem`. `search` finds the sets of
   faults that explain an array, here and in `diagnosis`.
 - What nothing explains: `residual_description`, with `error_distribution` and `narrower_format`.
-- What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
-  `found_equations`, the equations that a candidate has instead, and sigma propagated through them.
+- What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order.
 - Other tests: `dropout_masks`, `initial_draws`, `loss_curve`, `cosines`.
 - Properties of the goldens: `detection_power`, `verify_goldens`.
 - Words: `number_words`, `step_phrases`. Parallel execution: `threads`.

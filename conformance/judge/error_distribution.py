@@ -1,6 +1,6 @@
 """Distribution of a residual: a histogram to compare with the predicted noise, and the RMS along each axis.
 
-The distribution is for display; nothing is judged by it.
+The distribution is for display, to three digits; nothing is judged by it.
 
 Heads are the slices of features that stand side by side along the last axis.
 """
@@ -48,6 +48,7 @@ ZERO = round(REACH / STEP) + 1  # index of the bin that holds 0
 BINS = 2 * ZERO  # with the two bins of the values beyond the range
 
 Histogram = npt.NDArray[np.int64]
+Errors = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Strip:
     Attributes:
         axis: `batch row`, `position`, `query`, `key`, `head` or `feature`.
         size: length of the axis.
-        values: RMS over the judged elements of each slice, NaN for a slice without any; if the axis is longer than `values`, each
+        values: RMS over the judged elements of each slice, None for a slice without any; if the axis is longer than `values`, each
             value covers `-(-size // len(values))` adjacent slices.
     """
 
     axis: str
     size: int
-    values: tuple[float, ...]
+    values: Errors
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,22 @@ class ErrorDistribution:
         unit: `sigma`, or `ulp` at exact activations.
         counts: numbers of judged elements below −REACH, in each bin of width STEP, and above REACH; empty at exact activations.
         strips: for a failure, one strip for each axis.
-        tokens: for a failure, the RMS at each row and position, NaN where nothing is judged; empty if the activation has no
+        tokens: for a failure, the RMS at each row and position, None where nothing is judged; empty if the activation has no
             positions.
+
+    Raises:
+        ValueError: the histogram has another number of bins, as one that is read from a file may have.
     """
 
     unit: Literal["sigma", "ulp"]
     counts: tuple[int, ...] = ()
     strips: tuple[Strip, ...] = ()
-    tokens: tuple[tuple[float, ...], ...] = ()
+    tokens: tuple[Errors, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the number of bins, since the histograms of several activations are added and drawn."""
+        if len(self.counts) not in (0, BINS):
+            raise ValueError(f"a histogram has {len(self.counts)} bins, expected {BINS} or none")
 
 
 def distribution_of(
@@ -136,7 +145,7 @@ def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
     return Strip(axis, squares.size, _rms(np.add.reduceat(squares, starts), np.add.reduceat(places, starts)))
 
 
-def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float, ...], ...]:
+def _tokens(row: Activation, squares: Array, places: Array) -> tuple[Errors, ...]:
     axis = next((a for a in ("position", "query") if a in row.axes), None)
     if axis is None:
         return ()
@@ -144,6 +153,6 @@ def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float
     return tuple(_rms(s, p) for s, p in zip(squares.sum(others), places.sum(others), strict=True))
 
 
-def _rms(squares: Array, places: Array) -> tuple[float, ...]:
+def _rms(squares: Array, places: Array) -> Errors:
     with np.errstate(invalid="ignore"):
-        return tuple(float(x) for x in np.sqrt(squares / places))
+        return tuple(None if np.isnan(x) else float(f"{x:.3g}") for x in np.sqrt(squares / places))

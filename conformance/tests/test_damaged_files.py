@@ -23,12 +23,11 @@ from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.candidates.archives.torchscript import opened
 from conformance.errors import CandidateError, ConformanceError, UsageError
-from conformance.judge.error_distribution import BINS
+from conformance.judge.error_distribution import BINS, ErrorDistribution
 from conformance.model import files
 from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
 from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
-from conformance.results.records import SpreadRecord
 from conformance.tests.sample_records import activation, checked, header
 
 NAMES = (
@@ -37,8 +36,8 @@ NAMES = (
     "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
     "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
     "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
-    *(f"form: {form.source}" for form in FORMATS), "failure", "golden: manifest",
-    "golden: arrays", "trace", "reply: hello", "reply: outputs", "known failures", "results", "batch: JSON", "batch: safetensors",
+    *(f"form: {form.source}" for form in FORMATS), "golden: manifest",
+    "golden: arrays", "trace", "a candidate's reply", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
 
@@ -145,9 +144,9 @@ def test_long_headers_pickled_objects_and_pipes_are_refused_before_they_are_read
 
 
 def test_a_histogram_of_another_number_of_bins_is_refused(tmp_path: Path) -> None:
-    case, counts = Case("a", "tiny"), [1] * BINS
+    case, counts = Case("a", "tiny"), (1,) * BINS
     with Writer(tmp_path / "results.jsonl") as file:
-        spread = SpreadRecord("sigma", counts, [], [])
+        spread = ErrorDistribution("sigma", counts)
         for record in (header(), activation(case, "pooler.dense", spread=spread), checked(case).check):
             file.write(record)
     assert read_results(tmp_path / "results.jsonl").activations[0].spread.counts == counts  # type: ignore[union-attr]

@@ -6,13 +6,12 @@ length or batch size, like a program exported with static shapes, is detected.
 
 import multiprocessing
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from conformance.candidates.arrays import pairs
 from conformance.candidates.registry import Runner, load_implementation
@@ -39,7 +38,7 @@ from conformance.oracle import Network
 from conformance.results.example import Values
 from conformance.results.termination import call_candidate
 
-_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
 _ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
@@ -139,14 +138,7 @@ class Subject:
 
     def answers(self, batch: Batch) -> bool:
         """Return whether the candidate completes a batch, with any result; raise `CandidateEnded` if it ends its process."""
-        try:
-            for _ in self._answer(self._here(batch), ()):
-                pass
-        except CandidateEnded:
-            raise
-        except (CandidateError, CandidateCrash):
-            return False
-        return True
+        return _completes(lambda: deque(self._answer(self._here(batch), ()), maxlen=0))
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
@@ -180,10 +172,10 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
         raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
     process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
     process.start()
-    process.join(_SECONDS)
+    process.join(SECONDS)
     if process.is_alive():
         process.kill()
-        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+        raise CandidateError(f"no answer within {SECONDS} s to what must be refused")
     if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
         raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
     return process.exitcode == _ACCEPTED
@@ -222,12 +214,16 @@ def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
 
 def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
-    if not _runs(subject, whole):
+
+    def runs(batch: Batch) -> bool:
+        return _completes(lambda: subject.run(batch))
+
+    if not runs(whole):
         return ""
     for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
-        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller) and _runs(subject, whole):
+        if smaller and not any(runs(cut(whole, n)) for n in smaller) and runs(whole):
             return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
     return ""
 
@@ -237,10 +233,10 @@ def fixed_size(what: str, size: int, tried: str = "") -> str:
     return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
 
 
-def _runs(subject: Subject, batch: Batch) -> bool:
-    """Return whether the candidate runs a batch without violating the contract."""
+def _completes(run: Callable[[], object]) -> bool:
+    """Return whether a call of the candidate neither raises nor violates the contract; raise `CandidateEnded`."""
     try:
-        subject.run(batch)
+        run()
     except CandidateEnded:
         raise
     except (CandidateError, CandidateCrash):
@@ -250,9 +246,9 @@ def _runs(subject: Subject, batch: Batch) -> bool:
 
 def shorter(batch: Batch, length: int) -> Batch:
     """Return the first tokens of each row of a batch."""
-    return batch.at(np.arange(length))
+    return batch.cut(slice(None), length)
 
 
 def fewer(batch: Batch, size: int) -> Batch:
     """Return the first rows of a batch."""
-    return Batch.of({name: array[:size] for name, array in batch.arrays().items()})
+    return batch.cut(slice(size))
