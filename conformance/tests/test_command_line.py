@@ -70,7 +70,7 @@ REFUSED = [
 
 
 def test_candidates_stand_before_between_and_behind_the_options_of_a_run() -> None:
-    assert parsed(["run", "a", "--golden", "tiny", "b", "c", "d"]).implementation == ["a", "b", "c", "d"]
+    assert parsed(["run", "a", "--golden", "tiny", "b", "-i", "d", "c"]).implementation == ["a", "b", "c", "d"]
     assert parsed(["run", "--golden", "tiny"]).implementation == []
 
 
