@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from conformance.benchmarks.readers.__main__ import limited
-from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
+from conformance.benchmarks.readers.formats import FORMATS
+from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.candidates.archives.torchscript import opened
 from conformance.errors import CandidateError, ConformanceError, UsageError
@@ -31,7 +32,7 @@ NAMES = (
     "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
     "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
     "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
-    *(f"form: {form.source}" for form in READ_FORMS), "golden: manifest",
+    *(f"form: {form.source}" for form in FORMATS), "golden: manifest",
     "golden: arrays", "trace", "a candidate's reply", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
