@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from conformance.candidates.archives.archive import Archive
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
-    from conformance.candidates.command.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.recorded_trace import RecordedTrace
     from conformance.candidates.registry import Implementation, ModuleRunner, load_implementation
@@ -62,7 +61,6 @@ _PUBLIC = {
     "candidates.capture_gradients": ("captured_step", "captured_with_gradients"),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint",),
-    "candidates.command.command": ("Command",),
     "model.directory": ("load_directory",),
     "errors": (
         "CandidateCrash",
@@ -98,7 +96,6 @@ __all__ = [
     "CandidateCrash",
     "CandidateError",
     "Checkpoint",
-    "Command",
     "ConformanceError",
     "DependencyMissingError",
     "Golden",

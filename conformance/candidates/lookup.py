@@ -8,6 +8,8 @@ import ast
 import importlib
 import os
 import pkgutil
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.errors import CandidateNameError, PluginError
+from conformance.errors import CandidateNameError, PluginError, UsageError
 from conformance.goldens.manifest import manifest
 from conformance.names import nearest, nearest_names, suggestion
 
@@ -36,6 +38,7 @@ READERS: Mapping[str, str] = {
 }
 TRACE = ".safetensors"  # suffix of a recorded trace
 PYTHON = ".py"
+COMMAND = "cmd:"  # prefix of a command line
 KINDS = (
     f"a candidate is a registered name (`bert-conformance list`), package.module:object, FILE.py:object, an exported program "
     f"({', '.join(READERS)}), a recorded trace ({TRACE}) or 'cmd:PROGRAM ARGS'"
@@ -133,9 +136,7 @@ def require_known(name: str) -> None:
     """
     if name in entry_points():
         return
-    if _is_command(name):
-        from conformance.candidates.command.command import arguments_of
-
+    if is_command(name):
         arguments_of(name)
     elif _is_file(name):
         _require_readable(Path(name))
@@ -150,13 +151,42 @@ def is_object(name: str) -> bool:
     return ":" in name and name not in entry_points() and described_by(name) is None
 
 
-def described_by(name: str) -> tuple[str, str] | None:
-    """Return the public class for a command line or file, and its argument; None for a name of any other kind."""
-    if _is_command(name):
-        return "Command", name
-    if not _is_file(name):
-        return None
-    return "RecordedTrace" if Path(name).suffix == TRACE else "Archive", str(Path(name).resolve())
+def described_by(name: str) -> str | None:
+    """Return what a command line or the file of an exported program or a trace is loaded from; None for a name of another kind."""
+    if is_command(name):
+        return name
+    return str(Path(name).resolve()) if _is_file(name) else None
+
+
+def is_command(name: str) -> bool:
+    """Return whether a name is the command line of a program in any language."""
+    return name.startswith(COMMAND)
+
+
+def arguments_of(name: str) -> list[str]:
+    """Return the arguments of a command line after `cmd:`, split as by a POSIX shell.
+
+    Raises:
+        UsageError: the command line cannot be split, or does not start with an executable program.
+
+    Example:
+        >>> arguments_of("cmd:no-such-program --fast")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.UsageError: cmd:no-such-program --fast: there is no program 'no-such-program' that can be run, ...
+    """
+    try:
+        arguments = shlex.split(name.removeprefix(COMMAND))
+    except ValueError as error:
+        raise UsageError(f"{name}: the command line cannot be split: {error}") from error
+    if not arguments:
+        raise UsageError(f"{name}: no program is named; write 'cmd:PROGRAM ARGS', as 'cmd:node my_bert.mjs'")
+    if shutil.which(arguments[0]) is None:
+        raise UsageError(
+            f"{name}: there is no program {arguments[0]!r} that can be run, neither at that path nor on PATH; install it, make it "
+            "executable, or name what runs it, as 'cmd:python3 my_bert.py'"
+        )
+    return arguments
 
 
 def resolved(name: str) -> Any:
@@ -293,10 +323,6 @@ def _objects_in(name: str) -> list[str]:
 
 def _is_file(name: str) -> bool:
     return Path(name).is_file() and not name.endswith(PYTHON)
-
-
-def _is_command(name: str) -> bool:
-    return name.startswith("cmd:")
 
 
 def _from_path(module: str, name: str) -> Any:

@@ -1,6 +1,5 @@
 """Implementations: their protocol, a runner of a module, and the loading of one by its name; a plug-in is imported only then."""
 
-import importlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from conformance.candidates.lookup import described_by, entry_points, name_and_version, require_known, require_one, resolved
+from conformance.candidates.lookup import (
+    TRACE,
+    described_by,
+    entry_points,
+    is_command,
+    name_and_version,
+    require_known,
+    require_one,
+    resolved,
+)
 from conformance.errors import CandidateNameError, PluginError, Unsupported, UsageError
 from conformance.names import class_name, described_error
 from conformance.numerics.first_calls import make_first_calls
@@ -183,13 +191,21 @@ def load_implementation(implementation: str | Any) -> Implementation:
         entry = entries[name]
         return _imported(entry.load, f"{name} ({' '.join(name_and_version(entry.dist))}, {entry.value})")
     require_known(name)
+    if is_command(name):
+        from conformance.isolation.remote import program
+
+        return program(name)
     return _imported(partial(_made, name), name, CandidateNameError)
 
 
 def _made(name: str) -> Any:
     """Make the implementation with a name that is not registered. Loading an exported program may run code in the file."""
-    found = described_by(name)
-    return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else resolved(name)
+    path = described_by(name)
+    if path is None:
+        return resolved(name)
+    from conformance import Archive, RecordedTrace
+
+    return RecordedTrace(path) if path.endswith(TRACE) else Archive(path)
 
 
 def _imported(importer: Callable[[], Any], label: str, unfit: type[UsageError] = UsageError) -> Implementation:

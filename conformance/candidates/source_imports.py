@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.candidates.lookup import described_by, registered_origin
+from conformance.candidates.lookup import COMMAND, described_by, is_command, registered_origin
 
 _SUITE = "conformance"  # imports none of the packages that candidates need
 _UNREADABLE = (OSError, SyntaxError, ValueError, IndexError, RecursionError)  # an IndexError: a relative import above the root
@@ -49,7 +49,7 @@ def source_digest(name: str) -> str:
 def _files_of(name: str) -> list[Path]:
     """Return the files that a candidate's name stands for, in an order that does not depend on where they are."""
     if described_by(name) is not None:
-        parts = shlex.split(name.removeprefix("cmd:")) if name.startswith("cmd:") else [name]
+        parts = shlex.split(name.removeprefix(COMMAND)) if is_command(name) else [name]
         return [Path(part) for part in (shutil.which(part) or part for part in parts) if Path(part).is_file()]
     found: list[Path] = []
     try:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from conformance.checks.check import EXAMPLES
 from conformance.errors import UsageError
-from conformance.isolation.fork_server import started_context
+from conformance.isolation.fork_server import start_server
 from conformance.judge import DEPTHS
 from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS, REPORTS_OF_RUNS
 
@@ -55,6 +55,7 @@ _SUBJECT = {
 _RUN = {
     "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
     "trace (default: all that other packages register)",
+    "-i --implementation NAME…": "a candidate too; may be repeated",
     "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
     "all, which takes minutes; tiny takes seconds)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
@@ -86,8 +87,8 @@ _RUN = {
 }
 _SIDE = "an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or "
 _DIAGNOSE = {
-    "FILE": "a file with the system's outputs, or - for text from standard input: text printed by a library, a server's JSON, "
-    "npy, npz or safetensors; see the formats below",
+    "FILE": "a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, "
+    "or, in a file alone, npy, npz or safetensors; see the formats below",
     **_checkpoint("the folder of the Hugging Face BERT that the system should run", "!"),
     **_inputs(
         "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",
@@ -163,9 +164,9 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         _SIMILARITY,
     ),
     "replay": (
-        "repeat a saved failure, or every failure of a results file",
+        "repeat the failures of a results file",
         "commands:replay",
-        {"FILE": "a file of `failures/`, or a results file", **_VERBOSE},
+        {"FILE": "a results file", **_VERBOSE},
     ),
     "cache": ("show or clear the data kept between runs", "commands:cache", {"--clear": "remove all entries"}),
     "map": (
@@ -262,7 +263,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, unknown = argument_parser().parse_known_args(argv)
     if arguments.command_name == "run":
         further = [name for name in unknown if not name.startswith("-")]
-        arguments.implementation = [*arguments.candidate, *further]
+        arguments.implementation = [*arguments.candidate, *further, *arguments.implementation]
         unknown = [option for option in unknown if option.startswith("-")]
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -317,7 +318,7 @@ def _command(entry_point: str, *, workers: bool) -> Callable[[argparse.Namespace
 
             require_writable(arguments)
         if workers:
-            started_context()
+            start_server()
         module, _, name = entry_point.partition(":")
         return int(getattr(import_module(f"conformance.cli.{module}"), name)(arguments))
 

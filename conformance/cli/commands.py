@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.candidates.source_imports import may_import
 from conformance.errors import DependencyMissingError, UsageError
-from conformance.isolation.fork_server import started_context
+from conformance.isolation.fork_server import start_server
 
 if TYPE_CHECKING:
     from conformance.candidates.recorded_trace import Recorded
@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
         # The fork server imports in parallel with this process.
         names = arguments.implementation or ()
         may_need_it = not names or any(may_import(name, "transformers") for name in names)
-        started_context(*(["conformance.checks.catalogue"] if arguments.check else []), transformers=may_need_it)
+        start_server(*(["conformance.checks.catalogue"] if arguments.check else []), transformers=may_need_it)
     from conformance.cli.run import run_all
 
     if arguments.no_cache:
@@ -213,7 +213,7 @@ def report(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """Run `replay`; return the exit code of the repeated checks."""
-    started_context("conformance.checks.catalogue")
+    start_server("conformance.checks.catalogue")
     from conformance.checks.replay import replayed
     from conformance.cli.output import emit
     from conformance.cli.work import in_a_worker

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from conformance.errors import INTERRUPTED
-from conformance.isolation.fork_server import ENDING
 from conformance.model.files import remove_scratch_folders
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # the signals that end a process, and that it may handle
 _arrived: list[int] = []  # the signals that have arrived in the context
 
 
@@ -35,7 +35,7 @@ def raised_interrupts() -> Iterator[None]:
     """
     _arrived.clear()
     by_default = (signal.SIG_DFL, signal.default_int_handler)
-    ending = [number for number in (signal.SIGINT, *ENDING) if signal.getsignal(number) in by_default]
+    ending = [number for number in _ENDING if signal.getsignal(number) in by_default]
     if threading.current_thread() is not threading.main_thread():
         ending = []
     before = {number: signal.signal(number, _raise) for number in ending}

@@ -161,18 +161,19 @@ def has_parameters_of(where: Where) -> Change:
 
     def change(step: Step, context: FaultContext) -> Step | None:
         parameters = parameters_of(context, where(step) or "", step)
-        same = parameters is not None and all(np.array_equal(parameters[n], p) for n, p in step.site.parameters.items())
+        pairs = [] if parameters is None else [(parameters[n], p) for n, p in step.site.parameters.items()]
+        same = all(other is own or np.array_equal(other, own) for other, own in pairs)
         return None if parameters is None or same else with_parameters(step, **parameters)
 
     return change
 
 
-def in_layer(name: str, layer: Callable[[int], int] = lambda own: own) -> Where:
-    """Return where the activation `name` of the step's layer is, or of `layer(its layer)`; the layer's input if `name` is empty."""
+def in_layer(name: str) -> Where:
+    """Return where the activation `name` of the step's layer is; the layer's input if `name` is empty."""
 
     def where(step: Step) -> str | None:
         own = step.site.activation.layer
-        return None if own is None else layer_input(layer(own)) if not name else f"encoder.layer.{layer(own)}.{name}"
+        return None if own is None else f"encoder.layer.{own}.{name}" if name else layer_input(own)
 
     return where
 

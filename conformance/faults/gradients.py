@@ -65,7 +65,7 @@ def _with_targets(smoothing: float, target: float) -> Change:
         logits, labels = step.rows
         moved = np.full_like(logits, -smoothing / logits.shape[-1])
         moved[np.arange(len(labels)), labels] += 1.0 - target
-        return step.value + step.scale * step.spread(moved)
+        return step.value + float(step.parents[0]) / len(labels) * step.spread(moved)
 
     return rewritten_equation(CrossEntropyBackward, value)
 
@@ -141,7 +141,9 @@ def _slope(function: Callable[[Array, Array], Array]) -> Change:
 
 
 def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step | None:
-    return with_result(step, TargetLossBackward, lambda step: step.scale * function(step.logits, step.targets))
+    return with_result(
+        step, TargetLossBackward, lambda step: float(step.parents[0]) / step.logits.size * function(step.logits, step.targets)
+    )
 
 
 def _as_classes(x: Array, t: Array) -> Array:

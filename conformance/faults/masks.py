@@ -1,5 +1,7 @@
 """Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
+from typing import Any
+
 import numpy as np
 
 from conformance.faults.attention import PROBS, keys_of, of_tokens, probabilities, softmax
@@ -8,8 +10,10 @@ from conformance.faults.edits import recast, variant
 from conformance.faults.fault import ALONE, EVERY_LAYER, Change, Fault, FaultContext, Parameter, SameFunction, with_batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
+from conformance.oracle.program import selected
 from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
 
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
@@ -20,18 +24,22 @@ def _up_to_query(step: Step, keys: Mask) -> Mask:
     return keys & np.tri(keys.shape[-1], dtype=np.bool_) if step.site.activation.causal else keys
 
 
-_OVER_ALL_KEYS = variant(Probabilities, keys=lambda step: np.ones_like(keys_of(step)))
-"""The softmax over all keys, masked or not."""
+class _OverAllKeys(Probabilities):
+    """The softmax over all keys, masked or not."""
+
+    @cached_property
+    def keys(self) -> Mask:
+        return np.ones_like(keys_of(self))
 
 
 def _weighing(step: Step, weight: float) -> Step:
     """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
-    def value(step: Probabilities) -> Array:
-        weights = np.exp(step.shifted) * np.where(keys_of(step), 1.0, weight)
-        return as_array(weights / weights.sum(-1, keepdims=True))
+    class Weighing(_OverAllKeys):
+        def weights_of(self, *arguments: Any) -> Any:
+            return super().weights_of(*arguments) * np.where(keys_of(self), 1.0, weight)
 
-    return step.recast(variant(_OVER_ALL_KEYS, value=value))
+    return step.recast(Weighing)
 
 
 def _filled(step: Step, weight: float) -> Step:
@@ -47,7 +55,7 @@ def _filled(step: Step, weight: float) -> Step:
 
 def added_raw(step: Step, _: FaultContext) -> Step:
     """Return the softmax over all keys of the scores plus 1 at unmasked ones."""
-    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OVER_ALL_KEYS)
+    return step.replaced(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
 
 
 def unmasked(step: Step, _: FaultContext) -> Step | None:
@@ -71,10 +79,11 @@ class _Inverted(Probabilities):
         return Roundings((*own.sources, Source(np.where(unmasked, variance, 0.0), identity())), own.bound)
 
 
-def _hidden_alike(step: Probabilities) -> Array:
-    """Return the probabilities; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
-    alike = softmax(step.parents[0], step.keys)
-    return np.where(step.keys.all(-1, keepdims=True), 1.0 / step.keys.shape[-1], alike)
+class _HiddenAlike(Probabilities):
+    """The softmax; 1/S in a sequence with all S keys, to whose scores a constant is added that absorbs them."""
+
+    def program(self, *parents: Any) -> Any:
+        return super().program(selected(parents[0], as_array(~self.keys.all(-1, keepdims=True))))
 
 
 def _over_masked(equation: type[Probabilities]) -> Change:
@@ -124,17 +133,17 @@ def causal(step: Step, context: FaultContext) -> Step | None:
     return probabilities(lambda s, keys: softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_)))(step, context)
 
 
-def _multiplied(step: Probabilities) -> Array:
-    s = step.parents[0] * step.keys
-    return softmax(s, np.ones_like(s, np.bool_))
+class _Multiplied(_OverAllKeys):
+    def program(self, *parents: Any) -> Any:
+        return super().program(selected(parents[0], keys_of(self)))
 
 
-def _on_queries(step: Probabilities) -> Array:
+def _on_queries(step: Probabilities) -> Mask:
     keys = np.broadcast_to(step.site.batch.keys[:, None].swapaxes(-1, -2), step.parents[0].shape)
-    return softmax(step.parents[0], _up_to_query(step, keys))
+    return _up_to_query(step, keys)
 
 
-_ON_QUERIES = variant(Probabilities, value=_on_queries)
+_ON_QUERIES = variant(Probabilities, keys=_on_queries)
 
 
 CONSTANT = 10000.0  # That of the code of Devlin et al. 2019 (modeling.py): adder = (1.0 - attention_mask) * -10000.0.
@@ -174,7 +183,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-inverted", PROBS, "only padded keys are attended to", inverted),
     Fault("mask-inverted-lowest", PROBS,
           "only padded keys are attended to; in a row without padding all keys are hidden, and get equal probabilities",
-          _over_masked(variant(Probabilities, value=_hidden_alike)), tried=ALONE),
+          _over_masked(_HiddenAlike), tried=ALONE),
     Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys",
           lambda step, _: step.recast(_ON_QUERIES) if of_tokens(step) else None,
           same_as=SameFunction("mask-ignored", "the mask is applied to the queries instead of the keys")),
@@ -190,9 +199,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("mask-sign-10000", PROBS, "10000 is added at masked keys, not subtracted: only they are attended to",
           _raised(CONSTANT), tried=ALONE),
     Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
-          lambda step, _: Altered(step.recast(_OVER_ALL_KEYS), lambda inner: inner.value * keys_of(step))),
+          lambda step, _: Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))),
     Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞",
-          recast(variant(Probabilities, value=_multiplied))),
+          recast(_Multiplied)),
     Fault("mask-causal", PROBS, "later keys are masked", causal),
     Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores", added_raw),
 )

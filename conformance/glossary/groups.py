@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from conformance.candidates import command, recorded_trace
+from conformance import isolation
+from conformance.candidates import recorded_trace
 from conformance.checks.catalogue import CHECKS
 from conformance.diagnosis.inputs import MISTAKES
 from conformance.glossary import activations, faults, terms
@@ -19,7 +20,7 @@ _EFFECTS = {
     "odd": "It decides nothing: neither for nor against the candidate.",
     "bad": "The run does not conform; its exit code is not 0.",
 }
-_CLIENTS = Path(command.__file__).parent
+_CLIENTS = Path(isolation.__file__).parent
 _CANDIDATES = {
     "cmd": "A program in any language as a candidate: `run 'cmd:PROGRAM ARGS'`.",
     "trace": "A recorded trace as a candidate: `run trace.safetensors`.",

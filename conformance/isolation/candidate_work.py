@@ -6,7 +6,6 @@ the types of its arguments and its result are the schema of the messages.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -20,10 +19,11 @@ from conformance.candidates.registry import load_implementation
 from conformance.checks.backward_passes import backward_pass
 from conformance.checks.contract import ability, guarded, named_features, prepared, refusal, yielded
 from conformance.checks.data.data_check import epoch_of, require_data
-from conformance.checks.search.subject import Subject, answers_in_a_child
+from conformance.checks.search.subject import Subject
 from conformance.checks.search.surroundings import Surroundings
 from conformance.checks.training_passes import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError
+from conformance.isolation.link import PROTOCOL
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -53,35 +53,37 @@ class Traits(msgspec.Struct, frozen=True):
         batch_invariant: its attribute `batch_invariant`.
         tokenizes: whether it has its own tokenizer.
         features: the features that it names.
+        protocol: version of the protocol that the process speaks.
     """
 
-    is_instrumented: bool
-    known_failures: str | None
-    batch_invariant: bool
-    tokenizes: bool
-    features: tuple[str, ...]
+    is_instrumented: bool = False
+    known_failures: str | None = None
+    batch_invariant: bool = False
+    tokenizes: bool = False
+    features: tuple[str, ...] = ()
+    protocol: int = 0
 
 
 class Head(msgspec.Struct, frozen=True):
     """The description of an activation, as in `candidates.arrays.Described`.
 
     Attributes:
-        number: position of the activation in the call, from 1.
         name: name of the activation; None if the candidate's name for it is not a string; `unreadable` then has the reason.
         dtype: name of the dtype.
         shape: length of each axis.
         device: torch device string, or None.
         unreadable: reason why the value is not an array; empty if it is one.
         values: the values of a small array; None if they are to be requested by `CandidateWork.read`.
+        number: position of the activation in the call, by which its values are requested.
     """
 
-    number: int
     name: str | None
     dtype: str = ""
     shape: tuple[int, ...] = ()
     device: str | None = None
     unreadable: str = ""
     values: Values | None = None
+    number: int = 0
 
 
 class Activations(msgspec.Struct, frozen=True):
@@ -89,7 +91,8 @@ class Activations(msgspec.Struct, frozen=True):
 
     Attributes:
         heads: their descriptions.
-        inputs: after the last, the inputs of the call in their current state; one whose shape has changed has no elements.
+        inputs: after the last, the inputs of the call in their current state, where the candidate can change them; one whose shape
+            has changed has no elements.
     """
 
     heads: tuple[Head, ...]
@@ -125,11 +128,11 @@ class CandidateWork:
         return loss_of(self._device)
 
     def of(self, kind: str) -> object:
-        """Return the object of which a method is asked: the runner's surroundings, or this work."""
+        """Return the object of which a method is asked: the runner's surroundings, or this work for an empty text."""
         return self._surroundings if kind == Surroundings.__name__ else self
 
-    def load(self, name: str) -> Traits:
-        """Import the candidate of that name."""
+    def load(self, name: str, protocol: int) -> Traits:
+        """Import the candidate of that name; the judge speaks that version of the protocol."""
         self._candidate = load_implementation(name)
         path = self._trait("known_failures")
         return Traits(
@@ -138,6 +141,7 @@ class CandidateWork:
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
             named_features(self._candidate),
+            protocol=PROTOCOL,
         )
 
     def supports(self, architecture: Architecture, device: str, dtype: str, unobserved: bool) -> str | None:
@@ -151,18 +155,18 @@ class CandidateWork:
         weights = LazyWeights(parameters, partial(self._parameter_of, self._checkpoints))
         self._subject, self._stream, self._inputs = None, iter(()), ()  # free the memory of the previous runner first
         checkpoint, candidate = Checkpoint(architecture, weights), self._form(unobserved=unobserved)
-        self._subject = Subject(candidate, checkpoint, device, dtype, "", prepared(candidate, checkpoint, device, dtype))
+        self._subject = Subject(candidate, checkpoint, device, dtype, prepared(candidate, checkpoint, device, dtype))
         self._device = device
 
-    def call(self, batch: Batch, mask: str, at_once: bool, source: tuple[str, Array] | None, seed: int | None) -> None:
+    def call(self, batch: Batch, mask: str, at_once: bool, source: str | None, gradient: Array | None, seed: int | None) -> None:
         """Call the prepared runner; `next` then returns its activations.
 
         Args:
             batch: the inputs.
             mask: dtype of the attention mask passed to the runner.
             at_once: whether the call runs to its end before its first activation is returned, as in `candidates.capture.at_once`.
-            source: name of the activation at which a backward pass starts, and the gradient with respect to it; None: no backward
-                pass.
+            source: name of the activation at which a backward pass starts; None: no backward pass.
+            gradient: the gradient with respect to that activation.
             seed: seed of torch's random numbers in training mode; None: eval mode.
         """
         subject, given = self._prepared, _given(batch, mask, self._prepared.device)
@@ -170,9 +174,9 @@ class CandidateWork:
         inputs = [getattr(given, name) for name in batch.arrays()] if source is None else []
 
         def stream() -> Iterator[tuple[str, Any]]:
-            if source is None:
+            if source is None or gradient is None:
                 return call_candidate(lambda: pairs(subject.runner(given), table(subject.checkpoint.architecture), notes=True))
-            return backward_pass(subject.runner, given, subject.checkpoint.architecture, subject.dtype, *source)
+            return backward_pass(subject.runner, given, subject.checkpoint.architecture, subject.dtype, source, gradient)
 
         with _called(at_once=at_once):
             answer = stream() if seed is None else in_training(subject.runner, seed, stream)
@@ -251,10 +255,6 @@ class CandidateWork:
         """Exit the context that was entered last."""
         self._entered.pop().__exit__(None, None, None)
 
-    def answers_apart(self, golden: str, name: str, batch: Batch) -> bool:
-        """Return whether the candidate answers a batch in a separate process."""
-        return answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)
-
     def _trait(self, name: str) -> Any:
         return call_candidate(lambda: getattr(self._candidate, name, None))
 
@@ -295,12 +295,12 @@ class CandidateWork:
     def _described(self, name: Any, value: Any) -> Head:
         self._number += 1
         if type(name) is not str:
-            return Head(self._number, None, unreadable=f"an activation's name is a text, not {class_name(name)}")
+            return Head(None, unreadable=f"an activation's name is a text, not {class_name(name)}")
         try:
             self._last = last = described(value)
         except CandidateError as error:
-            return Head(self._number, name, unreadable=str(error))
-        return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, values=_small(last))
+            return Head(name, unreadable=str(error))
+        return Head(name, last.dtype, tuple(map(int, last.shape)), last.device, values=_small(last), number=self._number)
 
     def _tokens(self, tokenizer: Tokenizer, text: str) -> Tokens:
         from conformance.checks.laws.tokenization import plain_reading

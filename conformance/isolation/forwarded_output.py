@@ -3,10 +3,10 @@
 import codecs
 import ctypes
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from multiprocessing.connection import Connection
 
 _CHUNK = 65536  # bytes, the size of a pipe
 
@@ -14,15 +14,15 @@ _CHUNK = 65536  # bytes, the size of a pipe
 class ForwardedOutput:
     """The reading end of the pipe to which a worker writes; the first `limit` bytes are passed to `show` as text."""
 
-    def __init__(self, end: Connection, limit: int, show: Callable[[str], object]) -> None:
-        """Store the pipe, the limit in bytes, and the function that shows text; nothing is read yet."""
+    def __init__(self, end: int, limit: int, show: Callable[[str], object]) -> None:
+        """Store the pipe's descriptor, the limit in bytes, and the function that shows text; nothing is read yet."""
         self.end, self._left, self._show = end, limit, show
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.is_open = True
 
     def forward(self) -> None:
         """Forward available data; block if there is none yet."""
-        chunk = os.read(self.end.fileno(), _CHUNK)
+        chunk = os.read(self.end, _CHUNK)
         self.is_open = bool(chunk)
         if self._left <= 0:
             return
@@ -31,9 +31,9 @@ class ForwardedOutput:
 
     def drain(self) -> None:
         """Forward the remaining data of a process that has ended, and close the pipe."""
-        while self.is_open and self.end.poll():
+        while self.is_open and select.select([self.end], [], [], 0)[0]:
             self.forward()
-        self.end.close()
+        os.close(self.end)
 
 
 def to_standard_error(text: str) -> None:

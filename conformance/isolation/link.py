@@ -1,7 +1,8 @@
 """A connection between two processes: each message is a line of JSON, and its arrays follow as the bytes of a safetensors file.
 
-The receiver validates everything: a line and the arrays are limited in size, the line has a fixed schema, what it contains is
-converted to the type that is expected, and no wait exceeds the deadline. Receiving runs no code.
+It is protocol `PROTOCOL`, which a candidate's process speaks in any language (`PROTOCOL.md`). The receiver validates everything: a
+line and the arrays are limited in size, the line has a fixed schema, what it contains is converted to the type that is expected,
+and no wait exceeds the deadline. Receiving runs no code.
 """
 
 import math
@@ -16,18 +17,27 @@ from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
 from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError, UsageError
 from conformance.model.batch import Batch
+from conformance.model.files import QUOTED_CHARACTERS
 from conformance.names import message_of
 
+PROTOCOL = 2
+PAGE = "`bert-conformance explain cmd` has the protocol and clients to copy"
 _LONGEST = 2**24  # bytes of a line, or of the arrays beyond those expected: several times the longest text and a batch
 _CHUNK = 2**16  # bytes looked at to find the end of a line
 _ARRAY = "array"  # key of an object that stands for an array: its number among the arrays of the message
 _NULL = msgspec.Raw(b"null")
+# NumPy's formats by those of safetensors; bfloat16, which NumPy lacks, is read by its bits.
+_BFLOAT16 = "BF16"
+_FORMATS = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8", "I64": "<i8",
+    "F16": "<f2", "F32": "<f4", "F64": "<f8", _BFLOAT16: "<u2",
+}  # fmt: skip
 
 
 class NoMessageError(ValueError):
@@ -35,7 +45,7 @@ class NoMessageError(ValueError):
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error of the project's own classes, sent in place of a reply and raised again by the receiver.
+    """An error of the project's own classes, sent in place of a result and raised again by the receiver.
 
     Attributes:
         kind: name of the class in `conformance.errors`.
@@ -73,32 +83,31 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A line: a request, a reply to it, a failure in place of a reply, or what a worker asks or reports before it replies.
+    """A line: a request, a reply to it, or what a worker asks or reports before it replies.
 
     Attributes:
-        request: name of the method that a worker is to call, with its class.
-        arguments: its arguments.
-        reply: the result of the method, or the parameter that a worker asked for.
-        failure: the error that the method raised.
-        device_loss: of a reply or failure: the error that made the device unusable; None while it is usable.
+        request: number of a request; each is one larger than the last.
+        method: name of the method that a worker is to call.
+        arguments: its arguments by name.
+        reply: number of the request that is answered, so that no other reply is taken for it.
+        result: the result of the method, or the parameter that a worker asked for.
+        failure: the error that the method raised, in place of a result.
+        device_loss: of a reply: the error that made the device unusable; None while it is usable.
         parameter: name of the parameter that a worker needs.
         progress: what a worker is doing, and the part that is done.
         bytes: number of bytes of the arrays that follow.
     """
 
-    request: str | None = None
+    request: int | None = None
+    method: str = ""
     arguments: msgspec.Raw = _NULL
-    reply: msgspec.Raw = msgspec.Raw()
+    reply: int | None = None
+    result: msgspec.Raw = _NULL
     failure: Failure | None = None
     device_loss: str | None = None
     parameter: str | None = None
     progress: tuple[str, float] | None = None
     bytes: int = 0
-
-    @property
-    def is_reply(self) -> bool:
-        """Whether it is a reply or a failure in place of one."""
-        return self.failure is not None or bool(memoryview(self.reply).nbytes)
 
 
 class Link:
@@ -139,20 +148,19 @@ class Link:
             message = msgspec.json.decode(line, type=Message)
             if not 0 <= message.bytes <= most + longest:
                 raise NoMessageError(f"arrays of {message.bytes} bytes, where {most} are expected")
-            arrays = load(bytes(self._read(bytearray(message.bytes)))) if message.bytes else {}
-            if any(array.dtype.kind not in "biuf" for array in arrays.values()):
-                raise NoMessageError("an array of complex numbers")
-            return Received(message, arrays)
+            read: Any = deserialize
+            content = read(bytes(self._read(bytearray(message.bytes)))) if message.bytes else ()
+            return Received(message, {name: _array(**about) for name, about in content})
         except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
-            raise NoMessageError(str(error)) from error
+            raise NoMessageError(f"{line[:QUOTED_CHARACTERS].decode('utf-8', 'backslashreplace')!r}, {error}") from error
 
     def close(self) -> None:
         """Close this end."""
         self.end.close()
 
-    def _line(self, longest: float) -> bytes:
+    def _line(self, longest: float) -> bytearray:
         """Receive a line, and nothing of what follows it, so that waiting for the socket is waiting for the next message."""
-        line = b""
+        line = bytearray()
         while not line.endswith(b"\n"):
             self._wait()
             ahead = self.end.recv(_CHUNK, socket.MSG_PEEK)
@@ -184,6 +192,12 @@ class Link:
         return memory
 
 
+def _array(dtype: str, shape: Sequence[int], data: bytearray) -> Any:
+    """Return an array of a safetensors file, one in bfloat16 as float32; raise `KeyError` for a format that is none of numbers."""
+    values = np.frombuffer(data, _FORMATS[dtype]).reshape(shape)
+    return (values.astype(np.uint32) << 16).view(np.float32) if dtype == _BFLOAT16 else values
+
+
 @dataclass(frozen=True)
 class Received:
     """A received message, and its arrays by number."""
@@ -205,7 +219,7 @@ class Received:
 def encoded(**fields: Any) -> Sequence[bytes]:
     """Return a message with these fields of `Message`, a line of JSON and the bytes of its arrays.
 
-    `arguments` and `reply` are plain values, data classes and arrays.
+    `arguments` and `result` are plain values, data classes and arrays.
     """
     arrays: dict[str, Any] = {}
 
@@ -242,9 +256,8 @@ def _escaped(plain: Any) -> Any:
 
 
 @cache
-def types_of(method: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return the type of the tuple of a method's arguments, and that of its result, by its annotations."""
+def types_of(method: Callable[..., Any]) -> tuple[type[msgspec.Struct], Any]:
+    """Return the type of the object of a method's arguments, and that of its result, by its annotations."""
     hints = get_type_hints(method)
     result = hints.pop("return")
-    arguments: Any = tuple
-    return arguments[tuple(hints.values())], result
+    return msgspec.defstruct(method.__name__, list(hints.items()), frozen=True), result

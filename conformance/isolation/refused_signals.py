@@ -10,7 +10,6 @@ import os
 import platform
 import signal
 import struct
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2  # linux/prctl.h, linux/seccomp.h
@@ -44,7 +43,7 @@ def refuse_signals(ancestors: Sequence[int]) -> bool:
     A refused system call fails with `PermissionError`. Call it before a thread is started: a filter is that of a thread. Signals
     that stop are refused whomever they are for, since a thread of an ancestor and a later worker are in no list.
     """
-    if sys.platform != "linux" or platform.machine() not in _CALLS:
+    if platform.machine() not in _CALLS:
         return False
     machine, numbers = _CALLS[platform.machine()]
     nearest = ancestors[:_NEAREST]

@@ -1,8 +1,8 @@
 """Candidates in a worker, with the interface of an implementation: the judge treats them like candidates in this process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, partial
 from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,14 +11,16 @@ import numpy as np
 
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
+from conformance.candidates.lookup import arguments_of, is_command
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.data_check import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.search.surroundings import Surroundings
-from conformance.errors import CandidateEnded, CandidateError
+from conformance.checks.snippet import loadable
+from conformance.errors import CandidateEnded, CandidateError, CandidateTimeout, Unsupported
 from conformance.isolation.candidate_work import TOGETHER, WIDEST_ELEMENT, CandidateWork, Head
-from conformance.isolation.link import types_of
-from conformance.isolation.worker_process import WorkerProcess
+from conformance.isolation.link import PAGE, PROTOCOL, types_of
+from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -28,6 +30,7 @@ from conformance.model.training import Training
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_SECONDS = 300.0  # time limit of a worker for one batch; includes a cold start of a device and a compiler's first run
 _OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
 _OF_A_CALL = (CandidateWork.next, CandidateWork.read)
 
@@ -37,10 +40,12 @@ class RemoteCandidate(Isolated):
 
     Attributes:
         name: the name by which it is loaded.
+        is_program: whether it is the command line of a program in any language, which answers what `PROTOCOL.md` lists.
         is_instrumented, known_failures, batch_invariant, features: as in `candidate_work.Traits`.
 
     Raises:
         ConformanceError: raised by `candidates.registry.load_implementation` in the worker if the candidate cannot be loaded.
+        CandidateError: a program speaks another version of the protocol.
         CandidateTimeout, CandidateCrash: the import of the candidate does not end, or ends the process.
 
     Example:
@@ -52,29 +57,33 @@ class RemoteCandidate(Isolated):
     """
 
     def __init__(self, worker: WorkerProcess, name: str, *, unobserved: bool = False) -> None:
-        self._worker, self.name, self._unobserved = worker, name, unobserved
+        self.worker, self.name, self.is_unobserved = worker, name, unobserved
+        self.is_program = is_command(name)
         self._load()
 
     def _load(self) -> None:
-        traits = self._worker.asking(CandidateWork.load)(self.name)
+        self.worker.become(arguments_of(self.name) if self.is_program else ())
+        traits = self.worker.asking(CandidateWork.load)(self.name, PROTOCOL)
+        if traits.protocol != PROTOCOL:
+            raise CandidateError(f"it answers in version {traits.protocol} of the protocol, expected {PROTOCOL}; {PAGE}")
         self.is_instrumented, self.known_failures = traits.is_instrumented, traits.known_failures
         self.batch_invariant, self.features, self._tokenizes = traits.batch_invariant, traits.features, traits.tokenizes
-        self._process = self._worker.process
+        self._process = self.worker.process
 
     def _require_loaded(self) -> None:
         """Load the candidate again if its process has ended."""
-        if self._worker.process is not self._process:
+        if self.worker.process is not self._process:
             self._load()
 
     def _asking(self, method: Callable[Concatenate[Any, P], T], most: float = 0) -> Callable[P, T]:
         """Return a function that calls a method in the worker, where the candidate is loaded."""
         self._require_loaded()
-        return self._worker.asking(method, most)
+        return self.worker.asking(method, most)
 
     @property
     def unobserved(self) -> "RemoteCandidate":
         """The candidate's attribute `unobserved` as a remote candidate, if it has one; else the candidate."""
-        return RemoteCandidate(self._worker, self.name, unobserved=self.is_instrumented)
+        return RemoteCandidate(self.worker, self.name, unobserved=self.is_instrumented)
 
     @property
     def tokenizer(self) -> Callable[..., Any] | None:
@@ -87,7 +96,7 @@ class RemoteCandidate(Isolated):
     @property
     def pretraining_data(self) -> PretrainingData | None:
         """The pipeline that makes the candidate's pre-training examples; None if it has none."""
-        conventions = self._asking(CandidateWork.conventions)()
+        conventions = None if self.is_program else self._asking(CandidateWork.conventions)()
         return None if conventions is None else PretrainingData(self._epoch, conventions)
 
     def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Sequence[Batch]:
@@ -96,12 +105,19 @@ class RemoteCandidate(Isolated):
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """Return the reason why a case is not supported, or None."""
-        return self._asking(CandidateWork.supports)(architecture, device, dtype, self._unobserved)
+        if self.is_program:
+            return None
+        return self._asking(CandidateWork.supports)(architecture, device, dtype, self.is_unobserved)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
         """Return a runner; the worker requests those parameters of the checkpoint that the candidate reads."""
         self._require_loaded()
-        return RemoteRunner(self._worker, checkpoint, device, dtype, self._unobserved)
+        return RemoteRunner(self, checkpoint, device, dtype)
+
+
+def program(name: str) -> RemoteCandidate:
+    """Return the candidate that a command line stands for; its process ends with the object."""
+    return RemoteCandidate(WorkerProcess(CandidateWork), name)
 
 
 class RemoteRunner(IsolatedRunner):
@@ -110,11 +126,12 @@ class RemoteRunner(IsolatedRunner):
     The worker sends the descriptions of activations. Small arrays are sent with their descriptions, others when they are read.
     """
 
-    def __init__(self, worker: WorkerProcess, checkpoint: Checkpoint, device: str, dtype: str, unobserved: bool) -> None:
-        self._worker, self._checkpoint, self._place = worker, checkpoint, (device, dtype, unobserved)
+    def __init__(self, candidate: RemoteCandidate, checkpoint: Checkpoint, device: str, dtype: str) -> None:
+        self._candidate, self._worker = candidate, candidate.worker
+        self._checkpoint, self._place = checkpoint, (device, dtype, candidate.is_unobserved)
         self._training = False
         self._prepare()
-        self._process = worker.process
+        self._process = self._worker.process
 
     def initial(self) -> Iterator[tuple[Any, Any]]:
         """Yield the initial parameters of training; raise `NotApplicable` if the runner in the worker does not provide them."""
@@ -165,18 +182,21 @@ class RemoteRunner(IsolatedRunner):
             self._prepare()
         return self._worker.asking(method, most, self._checkpoint.weights)
 
-    def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
-        """Yield each pair when it arrives; after the last, copy the candidate's changes of its inputs to the batch's tensors."""
+    def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]] | Mapping[Any, Any]:
+        """Yield each pair when it arrives; after the last, copy the candidate's changes of its inputs to the batch's tensors.
+
+        Those of a program are returned as a mapping, since they are in any order, and can be read until the next call.
+        """
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
-        self.asking(CandidateWork.call)(source, mask, is_at_once(), None, self._seed())
-        return self.pairs(inputs)
+        self.asking(CandidateWork.call)(source, mask, is_at_once(), None, None, self._seed())
+        return dict(self.pairs(inputs)) if self._candidate.is_program else self.pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the pairs of a forward and a backward pass; raise `NotApplicable` if the runner has no backward pass."""
-        start = (source, np.asarray(gradient.double().cpu()))
-        self.asking(CandidateWork.call)(batch.numpy(), "int64", False, start, self._seed())
+        start = np.asarray(gradient.double().cpu())
+        self.asking(CandidateWork.call)(batch.numpy(), "int64", False, source, start, self._seed())
         return self.pairs()
 
     def pairs(self, inputs: Sequence[Any] = ()) -> Iterator[tuple[Any, Any]]:
@@ -192,9 +212,9 @@ class RemoteRunner(IsolatedRunner):
                     yield head.name, Unreadable(head.unreadable)
                 else:
                     yield head.name, Described(head.dtype, head.shape, head.device, cache(partial(self._values, head)))
-        if len(found.inputs) != len(inputs):
+        if len(found.inputs) != len(inputs) and not self._candidate.is_program:
             raise CandidateEnded("its process did not send the inputs of a call back")
-        for tensor, now in zip(inputs, found.inputs, strict=True):
+        for tensor, now in zip(inputs, found.inputs, strict=False):
             tensor.data = torch.from_numpy(now).to(tensor)
 
     def _values(self, head: Head) -> Any:
@@ -207,12 +227,30 @@ class RemoteRunner(IsolatedRunner):
 
     @property
     def surroundings(self) -> Surroundings:
-        """The surroundings of the runner in the worker."""
-        return _RemoteSurroundings(self)
+        """The surroundings of the runner in the worker; a program in another language has none, and changes none here."""
+        return Surroundings(None, self._place[0]) if self._candidate.is_program else _RemoteSurroundings(self)
 
-    def answers_apart(self, subject: Subject, batch: Batch) -> bool:
-        """Return whether the candidate answers a batch in a separate process; see `IsolatedRunner`."""
-        return self.asking(CandidateWork.answers_apart)(subject.golden, subject.name, batch)
+
+def answers_in_a_worker(subject: Subject, batch: Batch) -> bool:
+    """Return whether a candidate answers a batch, with any result, in a new worker: it may end that or break its device.
+
+    Raises:
+        Unsupported: nothing loads the candidate by a name.
+        CandidateError: the candidate exceeds the time limit.
+    """
+    given = subject.candidate
+    name = given.name if isinstance(given, RemoteCandidate) else loadable(subject.name, given)
+    if not name:
+        raise Unsupported("it can be asked in a process of its own alone, and no module holds it by a name")
+    with WorkerProcess(CandidateWork, ResourceLimits(_SECONDS)) as worker:
+        candidate = RemoteCandidate(worker, name, unobserved=isinstance(given, RemoteCandidate) and given.is_unobserved)
+        try:
+            answered = replace(subject, runner=candidate.prepare(subject.checkpoint, subject.device, subject.dtype)).answers(batch)
+            return answered and worker.process is not None  # None: the device is broken
+        except CandidateTimeout:
+            raise CandidateError(f"no answer within {_SECONDS:g} s to what must be refused") from None
+        except CandidateEnded:
+            return False
 
 
 class _RemoteSurroundings(Surroundings):

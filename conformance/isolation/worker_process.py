@@ -1,53 +1,29 @@
 """Worker processes: a worker imports and runs one candidate, and its end does not affect other candidates."""
 
-import io
 import math
 import os
 import shutil
 import signal
-import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from weakref import finalize
 
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateFailure, CandidateTimeout, ConformanceError, FixtureError
-from conformance.isolation.confinement import ancestors, bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
-from conformance.isolation.fork_server import ENDING, has_ended, interrupts_blocked, server_id, started_context
+from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.isolation.fork_server import Child, forked
 from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
-from conformance.isolation.link import Failure, Link, NoMessageError, Received, encoded, types_of
-from conformance.isolation.refused_signals import refuse_signals
+from conformance.isolation.link import PAGE, Link, NoMessageError, Received, encoded, types_of
+from conformance.isolation.serving import Work, serve
 from conformance.model.files import QUOTED_CHARACTERS, SCRATCH, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
-from conformance.progress import report_progress, watched
-from conformance.results.termination import rendered
+from conformance.progress import report_progress
 
 _PATIENCE = 3600.0  # seconds that one system call may wait at most; then it is repeated
 _GRACE = 5.0  # seconds that a process may take to end after its connection is closed
-_DELAY = 1.0  # seconds by which a worker's end may be noticed before that of its fork server
-_SERVER_LOST = 255  # exit code that multiprocessing gives to a process whose fork server cannot be asked
-_SERVER_ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
-
-_WORKERS: set[int] = set()  # process ids of the running workers of this process
-
-
-class Work(Protocol):
-    """The protocol of the work that a worker does: each method with annotated types can be asked."""
-
-    def of(self, kind: str) -> object:
-        """Return the object whose class has the name `kind` and whose method is asked."""
-
-    @property
-    def device_loss(self) -> str | None:
-        """The error that made the device unusable; None while it is usable, so that the worker can continue."""
-
 
 Ask = Callable[[str], Array]
 P = ParamSpec("P")
@@ -75,48 +51,58 @@ class ResourceLimits:
 class _Running:
     """A running process with the connection to it, its output, and its scratch folder."""
 
-    process: BaseProcess
+    child: Child
     link: Link
     output: ForwardedOutput
     scratch: Path
-    server: int | None  # process id of the fork server that it was forked from
+
+    def end(self) -> None:
+        """Kill the process with what it has started, and free its resources."""
+        self.child.end()
+        self.output.drain()
+        self.link.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class WorkerProcess:
     """A worker process that answers questions; it is replaced by a new one if it has ended or its device is unusable.
 
     Args:
-        prepare: makes the work in the worker, given a function that requests a parameter from this process; it must be picklable.
+        work: a class or function of a module that makes the work in the worker, given a function that requests a parameter from
+            this process.
         limits: resource limits of the process.
         show: called with the text that the process writes.
     """
 
     def __init__(
         self,
-        prepare: Callable[[Ask], Work],
+        work: Callable[[Ask], Work],
         limits: ResourceLimits = ResourceLimits(),
         show: Callable[[str], object] = to_standard_error,
     ) -> None:
         """Store the arguments; no process is started yet."""
-        self._prepare, self._limits, self._show = prepare, limits, show
+        self._work, self._limits, self._show = f"{work.__module__}:{work.__qualname__}", limits, show
+        self._program: Sequence[str] = ()
         self._running: _Running | None = None
+        self._count = 0
         self.holds: object = None  # the runner that the worker has prepared last
         self.failure = CandidateFailure("nothing has run yet")  # the reason why the last process ended
         self.renew()
 
     @property
     def process(self) -> object:
-        """An object that identifies the current process; None if there is none.
-
-        A process whose fork server has ended is closed: the kernel ends it, whichever candidate ended the fork server.
-        """
-        if self._running is not None and has_ended(self._running.server):
-            self._end(CandidateEnded(_SERVER_ENDED))
-        return self._running and self._running.process
+        """An object that identifies the current process; None if there is none."""
+        return self._running
 
     def renew(self) -> None:
         """Reset the remaining time to `ResourceLimits.seconds`."""
         self._left = math.inf if self._limits.seconds is None else self._limits.seconds
+
+    def become(self, program: Sequence[str]) -> None:
+        """Let a program with these arguments answer; the work if there are none. What runs now is ended if it is another."""
+        if program != self._program:
+            self.close()
+            self._program = program
 
     def asking(
         self, method: Callable[Concatenate[Any, P], T], most: float = 0, parameters: Mapping[str, Array] | None = None
@@ -134,38 +120,38 @@ class WorkerProcess:
             most: maximum total size of the arrays in the result, in bytes.
             parameters: parameters that the worker may request until it replies.
         """
+        kind, result = types_of(method)
 
         def asked(*arguments: P.args, **_: P.kwargs) -> T:
-            received = self._asked(method.__qualname__, arguments, parameters or {}, most)
+            named = dict(zip(kind.__struct_fields__, arguments, strict=True))
+            received = self._asked(method.__qualname__.removeprefix(_COMMON), named, parameters or {}, most)
             try:
                 if received.message.failure is not None:
                     raise received.message.failure.error(received.arrays)
-                result: T = received.content(received.message.reply, types_of(method)[1])
+                found: T = received.content(received.message.result, result)
             except NoMessageError as error:
                 raise self._end(CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}")) from error
-            return result
+            return found
 
         return asked
 
-    def _asked(self, name: str, arguments: object, parameters: Mapping[str, Array], most: float) -> Received:
-        """Return the reply to a request, or the failure in place of it."""
-        running = self._running if self.process is not None and self._running else self._started()
+    def _asked(self, name: str, arguments: Mapping[str, object], parameters: Mapping[str, Array], most: float) -> Received:
+        """Return the reply to a request."""
+        running = self._running or self._started()
         start = time.monotonic()
         running.link.deadline = start + self._left
+        self._count += 1
         try:
-            running.link.send(encoded(request=name, arguments=arguments))
+            running.link.send(encoded(request=self._count, method=name, arguments=arguments))
             received = self._answer(running, parameters, most)
         except TimeoutError:
             raise self._end(CandidateTimeout(f"it had not come to an end after {self._limits.seconds:g} s")) from None
         except NoMessageError as error:
-            raise self._end(CandidateEnded(f"where its process answers, something else was written: {error}")) from None
+            advice = f"; what it prints belongs on standard error; {PAGE}" if self._program else ""
+            raise self._end(CandidateEnded(f"where its process answers, something else was written: {error}{advice}")) from None
         except (EOFError, OSError):
-            running.process.join(_GRACE)
-            code = running.process.exitcode
-            # The server's end is the reason if it comes with the worker's; a server that is ending closes its files first.
-            within = _GRACE if code == _SERVER_LOST else _DELAY
-            ended = _SERVER_ENDED if has_ended(running.server, within) else f"it ended the process that it ran in{_how(code)}"
-            raise self._end(CandidateEnded(ended)) from None
+            code = running.child.exit_code(_GRACE)
+            raise self._end(CandidateEnded(f"it ended the process that it ran in{_how(code)}")) from None
         finally:
             self._left -= time.monotonic() - start
         if received.message.device_loss is not None:
@@ -179,63 +165,54 @@ class WorkerProcess:
         return why
 
     def _started(self) -> _Running:
-        has_ended(server_id())  # a stopped server would be waited for without end
-        started = started_context()
-        ours, theirs = socket.socketpair()
-        written, writing = started.Pipe(duplex=False)
-        scratch = scratch_folder()
-        start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
-        process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
-        try:
-            with interrupts_blocked():  # a process that receives incomplete start data ends with a traceback
-                process.start()
-                _WORKERS.add(process.pid or 0)
-                self._running = running = _Running(
-                    process, Link(ours), ForwardedOutput(written, self._limits.output, self._show), scratch, server_id()
-                )
-            theirs.close()
-            writing.close()
-            self._answer(running, {}, 0)  # it is ready; a failure before this is not the candidate's
-        except (EOFError, OSError) as error:
-            self.close()
-            raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
+        scratch, limits, self._count = scratch_folder(), self._limits, 0
+        variables = {**os.environ, SCRATCH: str(scratch)}
+        confined = {"network": limits.network, "memory": limits.memory}
+        child = forked(f"{serve.__module__}:{serve.__name__}", variables, work=self._program or self._work, **confined)
+        running = _Running(child, Link(child.link), ForwardedOutput(child.output, limits.output, self._show), scratch)
+        self._running, self._ending = running, finalize(self, running.end)
+        if not self._program:
+            try:
+                self._answer(running, {}, 0)  # it is ready; a failure before this is not the candidate's
+            except (EOFError, OSError) as error:
+                self.close()
+                raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return running
 
     def _answer(self, running: _Running, parameters: Mapping[str, Array], most: float) -> Received:
-        """Return the worker's reply or failure; until it arrives, forward progress and output, and send requested parameters.
+        """Return the worker's reply; until it arrives, forward progress and output, and send requested parameters.
 
         Raises:
             TimeoutError: the time has run out.
             EOFError: the process has ended; a child process of it may still hold its end of the connection.
             NoMessageError: the worker sent an invalid message, or requested an unknown parameter.
         """
-        link, sentinel = running.link, running.process.sentinel
+        link, ended = running.link, running.child.status
         while True:
             left = link.deadline - time.monotonic()
             if left <= 0.0:
                 raise TimeoutError
-            heard: list[Any] = [link.end, sentinel, *([running.output.end] if running.output.is_open else [])]
-            ready = wait(heard, min(left, _PATIENCE))
+            ready = wait([link.end, ended, *([running.output.end] if running.output.is_open else [])], min(left, _PATIENCE))
             if running.output.end in ready:
                 running.output.forward()
             if link.end in ready:
                 received = link.receive(most)
                 message = received.message
-                if message.is_reply:
+                if message.reply == self._count:
                     return received
                 if message.parameter is not None and message.parameter in parameters:
-                    link.send(encoded(reply=parameters[message.parameter]))
+                    link.send(encoded(parameter=message.parameter, result=parameters[message.parameter]))
                 elif message.progress is not None:
                     report_progress(printable(message.progress[0][:QUOTED_CHARACTERS]), message.progress[1])
                 else:
-                    raise NoMessageError("neither a reply nor progress nor a parameter that there is")
-            elif sentinel in ready:
+                    raise NoMessageError(f"neither a reply to request {self._count} nor progress nor a parameter that there is")
+            elif ended in ready:
                 raise EOFError("it has ended")
 
     def close(self) -> None:
         """Kill the process, if there is one."""
         if self._running is not None:
-            _kill(self._running)
+            self._ending()
             self._running = None
 
     def __enter__(self) -> Self:
@@ -247,19 +224,7 @@ class WorkerProcess:
         self.close()
 
 
-def _kill(running: _Running) -> None:
-    """Kill the process and its process group, since its child processes may outlive it, and free its resources."""
-    with suppress(OSError):  # the group no longer exists, or does not exist yet
-        if hasattr(os, "killpg") and running.process.pid:
-            os.killpg(running.process.pid, signal.SIGKILL)
-    running.process.kill()
-    while running.process.exitcode is None and not has_ended(running.server):  # a stopped server reports no end
-        running.process.join(_DELAY)
-    _WORKERS.discard(running.process.pid or 0)
-    kill_orphans(but=_WORKERS)
-    running.output.drain()
-    running.link.close()
-    shutil.rmtree(running.scratch, ignore_errors=True)
+_COMMON = "CandidateWork."  # prefix of the names of most methods, which is not sent
 
 
 def _how(code: int | None) -> str:
@@ -267,65 +232,3 @@ def _how(code: int | None) -> str:
     if code is None:
         return ", or its connection"
     return f" (exit code {code})" if code >= 0 else f" ({signal.strsignal(-code) or f'signal {-code}'})"
-
-
-@dataclass(frozen=True)
-class _Start:
-    """The start data of a worker; the fork server may have another current folder and other environment variables."""
-
-    prepare: Callable[[Ask], Work]
-    limits: ResourceLimits
-    folder: str
-    variables: Mapping[str, str]
-
-
-def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
-    """Run a worker: confine the process, then answer questions until the connection is closed."""
-    if not start.limits.network:
-        leave_network()
-    leave_helpers()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    refuse_signals(ancestors())
-    bind_to_parent()
-    os.environ.clear()
-    os.environ.update(start.variables)
-    os.chdir(start.folder)
-    limit_memory(start.limits.memory)
-    for standard in (1, 2):
-        os.dup2(writing.fileno(), standard)
-    writing.close()
-    # Unbuffered, so that output printed before the process is killed is not lost.
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
-    link, turn = Link(end), threading.Lock()
-
-    def parameter(name: str) -> Array:
-        with turn:  # a candidate may have several threads
-            link.send(encoded(parameter=name))
-            received = link.receive(math.inf, math.inf)
-            array: Array = received.content(received.message.reply, Array)
-            return array
-
-    work = start.prepare(parameter)
-    link.send(encoded(reply=None))
-    while True:
-        try:
-            received = link.receive(math.inf, math.inf)  # of the process that started this one, so that its size is not limited
-        except EOFError:
-            return
-        with watched(lambda what, done: link.send(encoded(progress=(what, done)))):
-            reply = _reply(work, received)
-        link.send(reply)
-
-
-def _reply(work: Work, received: Received) -> Sequence[bytes]:
-    """Call the requested method and return the message with its result, or with the exception that it raised."""
-    try:
-        kind, _, name = (received.message.request or "").partition(".")
-        method = getattr(work.of(kind), name)
-        arguments = received.content(received.message.arguments, types_of(method.__func__)[0])
-        return encoded(reply=method(*arguments), device_loss=work.device_loss)
-    except ConformanceError as error:
-        failure = error
-    except BaseException as error:  # of an object of the candidate's, wherever its code is run
-        failure = CandidateCrash(rendered(error))
-    return encoded(failure=Failure.of(failure), device_loss=work.device_loss)

@@ -207,13 +207,13 @@ class ScaledProduct(Product):
         return elementwise_roundings(own, 2.0 * u * np.abs(y))
 
 
-class Scores(ScaledProduct):
+class Scores(ScaledProduct, kinds=("scores",)):
     """s = q kᵀ / √d per head: (B, S, H), (B, S, H) -> (B, h, S, S), before mask and softmax (Vaswani et al. 2017, equation 1)."""
 
     left, right = Factor(0, "heads"), Factor(1, "heads", transposed=True)
 
 
-class Context(Product):
+class Context(Product, kinds=("context",)):
     """c = p v per head, with the heads concatenated: (B, h, S, S), (B, S, H) -> (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"

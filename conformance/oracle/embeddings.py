@@ -21,7 +21,6 @@ from conformance.oracle.bilinear import Factor, ScaledProduct
 from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.program import added
 from conformance.oracle.step import ProgramStep, Step, elementwise_roundings
-from conformance.oracle.trace import sum_variance
 
 
 def positions(step: Step) -> Ids:
@@ -56,7 +55,7 @@ class Lookup(Exact):
         return self.site.parameters["weight"][self.ids]
 
 
-class WordLookup(Lookup):
+class WordLookup(Lookup, kinds=("word_lookup",)):
     """E[input_ids]: (B, S) -> (B, S, H)."""
 
     @property
@@ -65,7 +64,7 @@ class WordLookup(Lookup):
         return self.site.batch.input_ids
 
 
-class TokenTypeLookup(Lookup):
+class TokenTypeLookup(Lookup, kinds=("token_type_lookup",)):
     """E[token_type_ids]: (B, S) -> (B, S, H)."""
 
     @property
@@ -74,7 +73,7 @@ class TokenTypeLookup(Lookup):
         return self.site.batch.types
 
 
-class PositionLookup(Lookup):
+class PositionLookup(Lookup, kinds=("position_lookup",)):
     """E[o..o+S-1] for every row, o the architecture's `position_offset`; or E[position_ids] if the batch has them: (B, S, H)."""
 
     @property
@@ -89,7 +88,7 @@ class PositionLookup(Lookup):
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape[-2:]))
 
 
-class EncoderStates(Exact):
+class EncoderStates(Exact, kinds=("encoder_states",)):
     """The encoder's hidden states that a decoder attends to, given with the batch: (B, T, H)."""
 
     @property
@@ -100,7 +99,7 @@ class EncoderStates(Exact):
         return states
 
 
-class Copy(Exact):
+class Copy(Exact, kinds=("copy",)):
     """The identity, such as dropout in eval mode."""
 
     @property
@@ -109,7 +108,7 @@ class Copy(Exact):
         return self.parents[0]
 
 
-class Sinusoids(Step):
+class Sinusoids(Step, kinds=("sinusoids",)):
     """PE[s, 2i] = sin(s / 10000^(2i/H)), PE[s, 2i+1] = cos(s / 10000^(2i/H)); Vaswani et al. 2017, section 3.5."""
 
     @cached_property
@@ -137,17 +136,16 @@ class Sinusoids(Step):
         return elementwise_roundings(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
 
 
-class Sum(ProgramStep):
+class Sum(ProgramStep, kinds=("sum",)):
     """The sum of the parents, from left to right; rounding errors are those of any order."""
 
     def program(self, *parents: Any) -> Any:
         """Return the elementwise sum."""
         return added(*parents)
 
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
-        own = sum_variance(self.parents, arithmetic)
-        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+    def stored_variance(self, arithmetic: Arithmetic) -> Array | float:
+        """Return the variance of rounding the result to storage, unless this is the rounding of the last addition."""
+        return arithmetic.storage_rounding_variance(self.value) if arithmetic.rounding == "fused" else 0.0
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of additions from left to right alone, of which a library call rounds the last to storage."""
@@ -158,7 +156,7 @@ class Sum(ProgramStep):
         return elementwise_roundings(np.maximum(variance, arithmetic.storage.rounding_variance(self.value), out=variance))
 
 
-class DistanceLookup(Lookup):
+class DistanceLookup(Lookup, kinds=("distance_lookup",)):
     """D_ij = E[i − j + P − 1] for query position i and key position j, the same for every row of the batch: (B, S, S, d)."""
 
     @property
@@ -179,17 +177,17 @@ class DistanceLookup(Lookup):
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
 
 
-class QueryDistanceScores(ScaledProduct):
+class QueryDistanceScores(ScaledProduct, kinds=("query_distance_scores",)):
     """r_ij = q_i · D_ij / √d for each head: (B, S, H), (B, S, S, d) -> (B, h, S, S)."""
 
     left, right, result = Factor(0, "by token"), Factor(1, "as it is", transposed=True), "by query"
 
 
-class KeyDistanceScores(ScaledProduct):
+class KeyDistanceScores(ScaledProduct, kinds=("key_distance_scores",)):
     """r_ij = k_j · D_ij / √d for each head: (B, S, H), (B, S, S, d) -> (B, h, S, S)."""
 
     left, right, result = Factor(0, "by token"), Factor(1, "distances by key", transposed=True), "by key"
 
 
-class ScoresSum(Sum):
+class ScoresSum(Sum, kinds=("scores_sum",)):
     """The attention scores as the sum of their terms, (B, h, S, S)."""

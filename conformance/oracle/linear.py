@@ -10,7 +10,7 @@ from conformance.oracle.linear_maps import LinearMap, Roundings, matrix
 from conformance.oracle.step import Step, elementwise_roundings
 
 
-class Linear(Step):
+class Linear(Step, kinds=("linear",)):
     """y = x Wᵀ + b with x (..., I), W (O, I), b (O,) and y (..., O); b = 0 if the layer has no bias."""
 
     @property
@@ -56,7 +56,7 @@ class Linear(Step):
         return elementwise_roundings(variance)
 
 
-class FirstTokenLinear(Linear):
+class FirstTokenLinear(Linear, kinds=("first_token_linear",)):
     """y = x[:, 0] Wᵀ + b: (B, S, H) -> (B, H), the pooler's dense layer."""
 
     couples_positions = True

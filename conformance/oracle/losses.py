@@ -17,11 +17,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum
-from conformance.oracle.linear_maps import LinearMap, Roundings, diagonal, summed
+from conformance.oracle.linear_maps import LinearMap, Roundings, summed
 from conformance.oracle.program import call
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Site, Step, elementwise_roundings
-from conformance.oracle.trace import Trace, Traced, sum_variance
+from conformance.oracle.trace import Trace, Traced
 
 LABELS = {
     "masked_lm_loss": "labels",
@@ -101,7 +101,15 @@ class Labelled(Step):
         return summed(self.spread(slope / max(len(slope), 1)))
 
 
-class CrossEntropy(Labelled):
+class CrossEntropy(
+    Labelled,
+    kinds=(
+        "masked_lm_loss",
+        "next_sentence_loss",
+        "classification_loss",
+        "token_classification_loss",
+    ),
+):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -143,7 +151,14 @@ class Span(Labelled):
         return logits[..., int("end" in self.site.activation.kind)]
 
 
-class SpanCrossEntropy(Span, CrossEntropy):
+class SpanCrossEntropy(
+    Span,
+    CrossEntropy,
+    kinds=(
+        "span_start_loss",
+        "span_end_loss",
+    ),
+):
     """L = mean over labelled rows of log Σ_s exp(x_s) − x_label for the start or the end logits x. (B, S, 2) -> ()."""
 
 
@@ -155,11 +170,17 @@ class Choice(Labelled):
         return logits.reshape(len(self._labels), -1)
 
 
-class ChoiceCrossEntropy(Choice, CrossEntropy):
+class ChoiceCrossEntropy(Choice, CrossEntropy, kinds=("multiple_choice_loss",)):
     """L = mean over labelled questions of log Σ_c exp(x_c) − x_label, where c indexes the rows of one question. (B, 1) -> ()."""
 
 
-class NegativeLogLikelihood(Labelled):
+class NegativeLogLikelihood(
+    Labelled,
+    kinds=(
+        "masked_lm_loss_of_log_probs",
+        "next_sentence_loss_of_log_probs",
+    ),
+):
     """L = −mean over labelled rows of l_label for log-probabilities l; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -181,26 +202,16 @@ class NegativeLogLikelihood(Labelled):
         return elementwise_roundings(mean_variance(self.value, len(self._chosen), arithmetic))
 
 
-class TotalLoss(Sum):
+class TotalLoss(Sum, kinds=("total_loss",)):
     """The sum of the losses of all heads, as returned by Hugging Face's `BertForPreTraining`."""
 
 
-class MeanLoss(Sum):
+class MeanLoss(Sum, kinds=("mean_loss",)):
     """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it for the start and end losses, n = 2."""
 
-    @cached_property
-    def value(self) -> Array:
-        """The mean L, a 0-d array."""
-        return as_array(np.mean(self.parents, axis=0))
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        """Return ∂L/∂L_i = 1/n for each loss."""
-        return tuple(diagonal(as_array(1.0 / len(self.parents))) for _ in self.parents)
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the sum (`sum_variance`), divided by n², and of the rounding to storage; halving is exact."""
-        own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
-        return elementwise_roundings(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+    def program(self, *parents: Any) -> Any:
+        """Return the mean."""
+        return super().program(*parents) / float(len(parents))
 
 
 class Targeted(Step):
@@ -280,11 +291,11 @@ class TargetLoss(Targeted):
         return elementwise_roundings(as_array(own + mean_variance(self.value, count, arithmetic)))
 
 
-class SquaredError(Squared, TargetLoss):
+class SquaredError(Squared, TargetLoss, kinds=("regression_loss",)):
     """L = mean (x − t)²; (B, C) -> ()."""
 
 
-class BinaryCrossEntropy(BinaryEntropy, TargetLoss):
+class BinaryCrossEntropy(BinaryEntropy, TargetLoss, kinds=("multi_label_loss",)):
     """L = mean of −t log σ(x) − (1 − t) log σ(−x); (B, C) -> ()."""
 
 

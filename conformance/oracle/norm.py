@@ -96,7 +96,7 @@ def _shift(x: Array) -> Array:
     return shift
 
 
-class Norm(Normalizing):
+class Norm(Normalizing, kinds=("norm",)):
     """y = γ · (x − μ) / √(σ² + ε) + β, where x is the sum of the parents, with mean μ and biased variance σ² over the features.
 
     Shapes: parents (..., H), γ and β (H,), result (..., H).

@@ -5,7 +5,7 @@ few results. There are several results per order only where the value of a libra
 any order, is so close to a tie that its error decides the rounding; the result nearest to the candidate's is then used.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,9 @@ from conformance.oracle.step import ProgramStep, Step
 from conformance.oracle.trace import Trace, Traced
 
 Script = tuple[int, ...]  # choices of a program, in turn
+Computed = tuple[Array, Array | None]
+KEPT = 2**26  # bytes of results that orders have in common
+_STORED = "stored"
 SINGLE = FORMATS["float32"]
 IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 
@@ -52,15 +55,13 @@ def _linear(step: Linear, arithmetic: Arithmetic, actual: Array) -> Iterator[Arr
 
 def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """Yield the result of every order of a program: with the alternatives of every row, and of every element, that are nearest."""
-    computed: dict[tuple[Any, ...], tuple[Array, Array]] = {}
+    order = _Order(arithmetic)
+    parents = tuple(Rounded(parent, order) for parent in step.parents)
 
     @lru_cache(maxsize=4)  # The first run of an order is that of its first rows and elements as well.
     def run(*scripts: Script) -> tuple[Array, tuple[tuple[Script, ...], ...]]:
-        forms, rows, elements = map(_Choices, scripts)
-        order = _Order(arithmetic, forms, rows, elements, computed)
-        result = value_of(step.program(*(Rounded(parent, order) for parent in step.parents)))
-        others = (tuple(choices.others) for choices in (forms, rows, elements))
-        return arithmetic.storage.round(as_array(result)), tuple(others)
+        result = order.choosing(scripts).stored(step.program(*parents))
+        return result, tuple(tuple(choices.others) for choices in (order.forms, order.rows, order.elements))
 
     def every(*fixed: Script) -> Iterator[Script]:
         todo: list[Script] = [()]
@@ -79,37 +80,73 @@ def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Itera
 class _Choices:
     """Choices that a program makes in turn: those of a script, then the first of the options."""
 
-    def __init__(self, script: tuple[int, ...] = ()) -> None:
+    def __init__(self, script: Script = ()) -> None:
         self.script, self._options = script, list[int]()
 
     def made(self, options: int) -> int:
         """Return the next choice, of so many options."""
+        if options == 1:
+            return 0
         self._options.append(options)
         return self.script[len(self._options) - 1] if len(self._options) <= len(self.script) else 0
 
     @property
-    def others(self) -> Iterator[tuple[int, ...]]:
+    def others(self) -> Iterator[Script]:
         """The scripts that differ from these choices first where this script ended."""
         first = len(self.script)
         for i, options in enumerate(self._options[first:], first):
             yield from ((*self.script, *[0] * (i - first), other) for other in range(1, options))
 
 
-@dataclass(frozen=True)
 class _Order:
-    """An order of operations.
+    """An order of operations of a program, which is run once for each order.
+
+    Results that several orders have in common are computed once: a result is that of an operation on the same objects.
 
     Attributes:
         arithmetic: the arithmetic.
         forms, rows, elements: the choices of forms, and of the roundings of shared numbers and of elements.
-        computed: result and error of each function that is computed in float32 and its operands, of which most orders share many.
     """
 
-    arithmetic: Arithmetic
     forms: _Choices
     rows: _Choices
     elements: _Choices
-    computed: dict[tuple[Any, ...], tuple[Array, Array]]
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.arithmetic = arithmetic
+        self._computed: dict[tuple[Hashable, ...], tuple[tuple[Rounded, ...], tuple[Any, ...]]] = {}
+        self._bytes = 0
+
+    def choosing(self, scripts: Sequence[Script]) -> "_Order":
+        """Return this order, with other choices."""
+        self.forms, self.rows, self.elements = map(_Choices, scripts)
+        return self
+
+    def stored(self, result: Any) -> Array:
+        """Return the result of the program in the storage format."""
+        return as_array(value_of(self.once(_STORED, (result,), lambda: (value_of(result), None))))
+
+    def once(self, function: Hashable, operands: tuple[Any, ...], compute: Callable[[], Computed]) -> "Rounded":
+        """Return one of the possible roundings of a result, which is computed once for the same operands.
+
+        Args:
+            function: what identifies the function of the operands.
+            operands: the operands.
+            compute: function that returns the result before it is rounded, and its largest error; None if it is not rounded again.
+        """
+        key = (function, *(x if isinstance(x, float | int) else id(x) for x in operands))
+        if key not in self._computed:
+            value, error = compute()
+            round_ = self.arithmetic.storage.round
+            sides = (round_(value),) if error is None else _sides(value, error, round_)
+            self._bytes += sum(side.nbytes for side in sides)
+            if self._bytes > KEPT:
+                self._computed.clear()
+                self._bytes = 0
+            self._computed[key] = tuple(Rounded(side, self) for side in sides), operands  # They exist as long as their ids count.
+        alternatives, _ = self._computed[key]
+        choices = self.rows if alternatives[0].value.shape[-1:] == (1,) else self.elements
+        return alternatives[choices.made(len(alternatives))]
 
 
 @dataclass(eq=False)
@@ -119,18 +156,22 @@ class Rounded(Number):
     value: Array
     order: _Order
 
-    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> "Rounded":
+    def made(self, operation: Operation, operands: tuple[Any, ...]) -> "Rounded":
         """Return the rounded result of an operation."""
-        kind, round_, terms = operation.errors, self.order.arithmetic.storage.round, tuple(map(value_of, operands))
-        if kind in ("exact", "call"):
-            return Rounded(value, self.order)
-        if kind == "added" and len(terms) > 2:
-            last = self.order.forms.made(len(terms))
-            first, *others = (term for i, term in enumerate(terms) if i != last)
-            return Rounded(round_(round_(sum(others, start=first)) + terms[last]), self.order)
-        if kind in ("rounded", "added", "rsqrt"):
-            return Rounded(round_(value), self.order)
-        return self._near(value, self._error(operation, value, terms))
+        if operation.errors == "added" and len(operands) > 2:
+            last = self.order.forms.made(len(operands))
+            others = self._of(operation, tuple(term for i, term in enumerate(operands) if i != last))
+            return self._of(operation, (others, operands[last]))
+        return self._of(operation, operands)
+
+    def _of(self, operation: Operation, operands: tuple[Any, ...]) -> "Rounded":
+        def computed() -> Computed:
+            value = operation.of(operands)
+            if operation.errors in ("exact", "rescaled", "call", "rounded", "added", "rsqrt"):
+                return value, None
+            return value, self._error(operation, value, tuple(map(value_of, operands)))
+
+        return self.order.once(operation, operands, computed)
 
     def _error(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> Array:
         """Return the largest error of a result before it is rounded, in float32."""
@@ -141,16 +182,10 @@ class Rounded(Number):
             return SINGLE.ulp(value)
         return self.order.arithmetic.functions.error(operation.errors, value, SINGLE)
 
-    def _near(self, value: Array, error: Array) -> "Rounded":
-        """Return one of the possible roundings of a result."""
-        sides = _sides(value, error, self.order.arithmetic.storage.round)
-        choices = self.order.rows if value.shape[-1] == 1 else self.order.elements
-        return Rounded(sides[choices.made(len(sides))] if len(sides) > 1 else sides[0], self.order)
-
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
         """Return the value of one of the forms that are followed operation by operation."""
         forms = (form, *also)
-        return forms[self.order.forms.made(len(forms)) if also else 0]()
+        return forms[self.order.forms.made(len(forms))]()
 
     def constants(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """Return the constants, or the constants rounded to the format."""
@@ -159,15 +194,13 @@ class Rounded(Number):
 
     def together(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Return the rounded result of a function in float32, whose error is up to `LARGEST_DEVIATION` of its deviations."""
-        values, computed = tuple(map(value_of, operands)), self.order.computed
-        key = (function.__code__, *(value.tobytes() for value in values))
-        if key not in computed:
-            trace = Trace(
-                function(*(Traced(value) if isinstance(x, Rounded) else x for x, value in zip(operands, values, strict=True)))
-            )
+
+        def computed() -> Computed:
+            trace = Trace(function(*(Traced(x.value) if isinstance(x, Rounded) else x for x in operands)))
             error = LARGEST_DEVIATION * np.sqrt(trace.variance(IN_FLOAT32)) + trace.bound(IN_FLOAT32)
-            computed[key] = trace.result.value, as_array(error)
-        return self._near(*computed[key])
+            return trace.result.value, as_array(error)
+
+        return self.order.once(function.__code__, operands, computed)
 
 
 def _sides(x: Array, error: Array, r: Callable[[Array], Array]) -> tuple[Array, ...]:

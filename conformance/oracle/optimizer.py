@@ -17,7 +17,7 @@ from conformance.oracle.step import Step, elementwise_roundings
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds this to the norm; the equation does not.
 
 
-class Initial(Exact):
+class Initial(Exact, kinds=("initial",)):
     """The initial parameter θ₀, from the checkpoint."""
 
     @property
@@ -26,11 +26,11 @@ class Initial(Exact):
         return self.site.parameters["weight"]
 
 
-class GivenGradient(Initial):
+class GivenGradient(Initial, kinds=("given_gradient",)):
     """A gradient computed by the candidate's backward pass; the optimizer step is judged from it even if it is not correct."""
 
 
-class GradientNorm(Step):
+class GradientNorm(Step, kinds=("gradient_norm",)):
     """√Σ g² over all parameters: gradients of any shapes -> ()."""
 
     @cached_property
@@ -53,7 +53,7 @@ class GradientNorm(Step):
         return Roundings((Source(as_array(variance), identity()),))
 
 
-class Adam(Step):
+class Adam(Step, kinds=("adam",)):
     """The parameter θ_t from θ_{t−1}, the gradients of steps 1 to t, and their norms; all but the norms have the same shape."""
 
     def number(self, role: str) -> float:
@@ -212,7 +212,7 @@ def _shape(step: Step) -> tuple[int, ...]:
     return step.site.activation.shape(0, 0, 0)
 
 
-class InitialConstant(Exact):
+class InitialConstant(Exact, kinds=("initial_constant",)):
     """A constant initial parameter: 0 for biases, 1 for LayerNorm weights."""
 
     @cached_property
@@ -221,7 +221,7 @@ class InitialConstant(Exact):
         return np.full(_shape(self), constant_of(parameter_of(self.site.activation.name)))
 
 
-class InitialDraw(Step):
+class InitialDraw(Step, kinds=("initial_draw",)):
     """A parameter drawn from N(0, r²): its expected value is 0 and its variance is r², with r the `initializer_range`."""
 
     @cached_property

@@ -58,7 +58,7 @@ class Pointwise(ProgramStep):
         return arithmetic.storage.rounding_variance(self.value)
 
 
-class Gelu(Pointwise):
+class Gelu(Pointwise, kinds=("gelu",)):
     """y = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
 
     fused, followed = "gelu", True
@@ -101,7 +101,13 @@ class QuickGelu(Silu):
     factor: ClassVar[float] = SIGMOID_FACTOR
 
 
-class GeluTanh(Pointwise):
+class GeluTanh(
+    Pointwise,
+    kinds=(
+        "gelu_new",
+        "gelu_pytorch_tanh",
+    ),
+):
     """y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
 
     fused, followed = "gelu_tanh", True
@@ -124,7 +130,7 @@ class GeluTanh(Pointwise):
         return x * 0.5 * (1.0 + np.tanh(t))
 
 
-class Relu(Pointwise):
+class Relu(Pointwise, kinds=("relu",)):
     """y = max(x, 0)."""
 
     def program(self, *parents: Any) -> Any:
@@ -143,7 +149,7 @@ class Relu(Pointwise):
         return CorrelatedErrors(np.where(self.parents[parent] > -LARGEST_DEVIATION * np.sqrt(variance), variance, 0.0))
 
 
-class Tanh(Pointwise):
+class Tanh(Pointwise, kinds=("tanh",)):
     """y = tanh(x)."""
 
     def program(self, *parents: Any) -> Any:
@@ -155,7 +161,13 @@ class Tanh(Pointwise):
         return 0.0 if arithmetic.rounds_inside else super().stored_variance(arithmetic)
 
 
-class Dropout(Step):
+class Dropout(
+    Step,
+    kinds=(
+        "dropout",
+        "dropout_backward",
+    ),
+):
     """y = x m / (1 − p) with the mask m of kept elements, in the shape of x. The gradient ∂L/∂x is ∂L/∂y · m / (1 − p)."""
 
     @property

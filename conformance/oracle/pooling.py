@@ -52,7 +52,16 @@ WEIGHTS: Mapping[str, Callable[[Mask], Array]] = {
 """The function from the mask to the weight of each token, (B, S), by name of the pooling."""
 
 
-class Weighted(Step):
+class Weighted(
+    Step,
+    kinds=(
+        "pooling-cls",
+        "pooling-mean",
+        "pooling-mean-sqrt-length",
+        "pooling-weighted-mean",
+        "pooling-last",
+    ),
+):
     """e = Σ_s a_s x_s with the weights a of the pooling in the activation's kind: (B, S, H) -> (B, H)."""
 
     couples_positions = True
@@ -108,7 +117,7 @@ class Weighted(Step):
         return elementwise_roundings(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic) + stored)
 
 
-class Maximum(Step):
+class Maximum(Step, kinds=("pooling-max",)):
     """e_h = max of x_sh over attended tokens s: (B, S, H) -> (B, H)."""
 
     couples_positions = True
@@ -140,7 +149,7 @@ def length_of(x: Array) -> Any:
     return call(either(x, lambda: np.sqrt(squares), lambda: 1.0 / inverse_root(squares)))
 
 
-class Unit(ProgramStep):
+class Unit(ProgramStep, kinds=("unit",)):
     """y = x / |x| for each row: (B, H) -> (B, H)."""
 
     def program(self, *parents: Any) -> Any:

@@ -9,6 +9,7 @@ value in several legal ways, the program has each of them, as an argument of `ei
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -26,39 +27,25 @@ class Operation:
     """An operation on elements, or the sum over the last axis.
 
     Attributes:
+        function: the function from the operands, which are arrays, to the result.
         errors: what its rounding errors are: those of a library function, by its name in `numerics.functions`; or `exact`, for
             none; `rounded`, for that of the result; `sum` and `mean`, of the partial sums; `added`, of a sum in any order;
             `call`, of storing the result unless the step is fused.
         slopes: derivatives with respect to the operands, all of which are 1 if there are none.
     """
 
+    function: Callable[..., Any]
     errors: str
     slopes: tuple[Slope, ...] = ()
 
+    def __call__(self, *operands: Any) -> Array:
+        """Return the result: a `Number` if an operand is one."""
+        first = next((x for x in operands if isinstance(x, Number)), None)
+        return cast(Array, self.function(*operands) if first is None else first.made(self, operands))
 
-OPERATIONS: dict[Any, Operation] = {
-    np.add: Operation("rounded"),
-    np.subtract: Operation("rounded", (lambda y, a, b: 1.0, lambda y, a, b: -1.0)),
-    np.multiply: Operation("rounded", (lambda y, a, b: b, lambda y, a, b: a)),
-    np.true_divide: Operation("rounded", (lambda y, a, b: 1.0 / b, lambda y, a, b: -y / b)),
-    np.negative: Operation("exact", (lambda y, a: -1.0,)),
-    np.square: Operation("rounded", (lambda y, a: 2.0 * a,)),
-    np.sqrt: Operation("rounded", (lambda y, a: 0.5 / y,)),
-    np.maximum: Operation("exact", (lambda y, a, b: as_array(a > b, np.float64), lambda y, a, b: as_array(b >= a, np.float64))),
-    np.exp: Operation("exp", (lambda y, a: y,)),
-    np.log: Operation("log", (lambda y, a: 1.0 / a,)),
-    np.tanh: Operation("tanh", (lambda y, a: 1.0 - y**2,)),
-    special.erfc: Operation("rounded", (lambda y, a: -2.0 / np.pi**0.5 * np.exp(-np.square(a)),)),
-    special.expit: Operation("sigmoid", (lambda y, a: y * (1.0 - y),)),
-}
-ERF = Operation("erf", (lambda y, a: 2.0 / np.pi**0.5 * np.exp(-np.square(a)),))
-SUM = Operation("sum")
-MEAN = Operation("mean", (lambda y, a, count: 1.0 / count,))
-ADDED = Operation("added")
-CALL = Operation("call")
-INVERSE_ROOT = Operation("rsqrt", (lambda y, a: -0.5 * y**3,))
-IN_KERNEL = Operation("exact")
-SELECTED = Operation("exact", (lambda y, a, mask, other: as_array(mask, np.float64),))
+    def of(self, operands: tuple[Any, ...]) -> Array:
+        """Return the elements of the result."""
+        return as_array(self.function(*map(value_of, operands)))
 
 
 class Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
@@ -71,8 +58,8 @@ class Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
     value: Array
 
     @abstractmethod
-    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> Any:
-        """Return the result of an operation on some operands, with this value."""
+    def made(self, operation: Operation, operands: tuple[Any, ...]) -> Any:
+        """Return the result of an operation on some operands."""
 
     @abstractmethod
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
@@ -88,16 +75,74 @@ class Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **_: Any) -> Any:
         """Return the result of a universal function."""
-        return self.made(OPERATIONS[ufunc], as_array(ufunc(*map(value_of, operands))), operands)
+        return self.made(OPERATIONS[ufunc], operands)
 
     def sum(self, axis: int = -1, keepdims: bool = True) -> Any:
         """Return the sum over the last axis, which remains with length 1."""
-        return self.made(SUM, as_array(self.value.sum(-1, keepdims=True)), (self,))
+        return self.made(SUM, (self,))
 
 
 def value_of(x: Any) -> Any:
     """Return the elements of an array or of a `Number`."""
     return x.value if isinstance(x, Number) else x
+
+
+def _itself(x: Array) -> Array:
+    return x
+
+
+OPERATIONS: dict[Any, Operation] = {
+    operation.function: operation
+    for operation in (
+        Operation(np.add, "rounded"),
+        Operation(np.subtract, "rounded", (lambda y, a, b: 1.0, lambda y, a, b: -1.0)),
+        Operation(np.multiply, "rounded", (lambda y, a, b: b, lambda y, a, b: a)),
+        Operation(np.true_divide, "rounded", (lambda y, a, b: 1.0 / b, lambda y, a, b: -y / b)),
+        Operation(np.negative, "exact", (lambda y, a: -1.0,)),
+        Operation(np.square, "rounded", (lambda y, a: 2.0 * a,)),
+        Operation(np.sqrt, "rounded", (lambda y, a: 0.5 / y,)),
+        Operation(np.maximum, "exact", (lambda y, a, b: as_array(a > b, np.float64), lambda y, a, b: as_array(b >= a, np.float64))),
+        Operation(np.exp, "exp", (lambda y, a: y,)),
+        Operation(np.log, "log", (lambda y, a: 1.0 / a,)),
+        Operation(np.tanh, "tanh", (lambda y, a: 1.0 - y**2,)),
+        Operation(special.erfc, "rounded", (lambda y, a: -2.0 / np.pi**0.5 * np.exp(-np.square(a)),)),
+        Operation(special.expit, "sigmoid", (lambda y, a: y * (1.0 - y),)),
+    )
+}
+SUM = Operation(lambda x: x.sum(-1, keepdims=True), "sum")
+MEAN = Operation(
+    lambda x, count: np.add.reduce(x, -1, keepdims=True) / count,  # the bits of `numpy.mean` in less time
+    "mean",
+    (lambda y, a, count: 1.0 / count,),
+)
+ADDED = Operation(lambda *terms: sum(terms[1:], start=terms[0]), "added")
+IN_KERNEL = Operation(_itself, "exact")
+SELECTED = Operation(
+    lambda x, mask, other: np.where(mask, x, other),
+    "exact",
+    (lambda y, a, mask, other: 1.0 if mask.all() else as_array(mask, np.float64),),
+)
+
+erf = Operation(functions.erf, "erf", (lambda y, a: 2.0 / np.pi**0.5 * np.exp(-np.square(a)),))
+"""The error function."""
+
+inverse_root = Operation(lambda x: as_array(1.0 / np.sqrt(x)), "rsqrt", (lambda y, a: -0.5 * y**3,))
+"""1/√x, computed by a single function."""
+
+exp_by_two = Operation(np.exp, "exp_by_two", (lambda y, a: y,))
+"""exp(x) as exp2(x log2 e), a product in the accumulation format; its constant is that of `rescaled`."""
+
+rescaled = Operation(_itself, "rescaled")
+"""x times a constant that is 1 but for its rounding to the accumulation format."""
+
+call = Operation(_itself, "call")
+"""The result of a library call within a step, which is stored unless the step is fused."""
+
+
+@cache
+def exactly(function: Any) -> Operation:
+    """Return a universal function without rounding errors, by which a form with other errors gets to the value of the first."""
+    return Operation(function, "exact", OPERATIONS[function].slopes)
 
 
 def either(x: Array, form: Form, *wider: Form, also: Sequence[Form] = ()) -> Array:
@@ -112,6 +157,11 @@ def either(x: Array, form: Form, *wider: Form, also: Sequence[Form] = ()) -> Arr
     return cast(Any, x).either(form, wider, also) if isinstance(x, Number) else form()
 
 
+def again(x: Array, form: Form) -> Array:
+    """Return x as another computation of it by `form`, whose rounding errors are independent of those of x."""
+    return form() if isinstance(x, Number) else x
+
+
 def constants(x: Array, *numbers: float) -> tuple[float, ...]:
     """Return constants that candidates may round to the storage format before they use them; x as for `either`."""
     return x.constants(numbers) if isinstance(x, Number) else numbers
@@ -123,51 +173,21 @@ def together(function: Callable[..., Array], *operands: Array) -> Array:
     return cast(Any, first).together(function, operands) if isinstance(first, Number) else function(*operands)
 
 
-def erf(x: Array) -> Array:
-    """Return the error function."""
-    y = functions.erf(value_of(x))
-    return x.made(ERF, y, (x,)) if isinstance(x, Number) else y
-
-
-def inverse_root(x: Array) -> Array:
-    """Return 1/√x, computed by a single function."""
-    y = as_array(1.0 / np.sqrt(value_of(x)))
-    return x.made(INVERSE_ROOT, y, (x,)) if isinstance(x, Number) else y
-
-
-def call(x: Array) -> Array:
-    """Return the result of a library call within a step, which is stored unless the step is fused."""
-    return x.made(CALL, x.value, (x,)) if isinstance(x, Number) else x
-
-
 def in_kernel(x: Array) -> Array:
     """Return x; operations on it round to the accumulation format under every arithmetic, as inside a fused kernel."""
-    return x.made(IN_KERNEL, x.value, (x,)) if isinstance(x, Number) else x
+    return IN_KERNEL(x)
 
 
 def selected(x: Array, mask: Mask, other: float = 0.0) -> Array:
     """Return x where the mask is true, and another number elsewhere."""
-    y = np.where(mask, value_of(x), other)
-    return x.made(SELECTED, y, (x, mask, other)) if isinstance(x, Number) else y
+    return SELECTED(x, mask, other)
 
 
 def added(*terms: Array) -> Array:
     """Return the sum of arrays, which may be added in any order, each sum by a library call."""
-    y = as_array(sum(map(value_of, terms[1:]), start=value_of(terms[0])))
-    first = terms[0]
-    return (
-        first.made(ADDED, y, terms)
-        if isinstance(first, Number) and len(terms) > 1
-        else cast(Array, first if len(terms) == 1 else y)
-    )
+    return ADDED(*terms) if len(terms) > 1 else terms[0]
 
 
 def row_mean(x: Array, lost: int = 0) -> Array:
-    """Return the mean over the last axis, (..., 1), of which the divisor is the number of terms less `lost`.
-
-    It has the bits of `numpy.mean`, without the time that this spends before the sum.
-    """
-    terms = value_of(x)
-    divisor = terms.shape[-1] - lost
-    y = as_array(np.add.reduce(terms, -1, keepdims=True) / divisor)
-    return x.made(MEAN, y, (x, divisor)) if isinstance(x, Number) else y
+    """Return the mean over the last axis, (..., 1), of which the divisor is the number of terms less `lost`."""
+    return MEAN(x, value_of(x).shape[-1] - lost)

@@ -1,6 +1,7 @@
 """Softmax over the attended keys (attention probabilities), and log-softmax over classes."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 
@@ -8,10 +9,9 @@ from conformance.model.activation import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.accumulation import squared_partial_sums
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
-from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identity, shared_by_row
-from conformance.oracle.program import either, selected, value_of
+from conformance.oracle.linear_maps import LinearMap, Roundings
+from conformance.oracle.program import again, either, exactly, exp_by_two, in_kernel, rescaled, selected, value_of
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
@@ -25,85 +25,81 @@ def jacobian_of_softmax(p: Array) -> LinearMap:
     return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
 
 
-class Probabilities(ProgramStep):
+class Probabilities(ProgramStep, kinds=("probs",)):
     """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest score; exactly 0 at masked keys. (B, h, S, S)."""
 
     couples_positions = True
     followed = True
 
-    @property
+    @cached_property
     def keys(self) -> Mask:
         """The mask of attended keys, (B, 1, Q, S); Q = 1 if it is the same for every query."""
         return attended_keys(self.site.activation, self.site.batch)[:, None]
 
     @cached_property
-    def _largest(self) -> Array:
-        """The largest score m of each row, (B, h, S, 1); 0 in a row whose keys are all masked."""
-        top = np.where(self.keys, self.parents[0], -np.inf).max(-1, keepdims=True)
-        return np.where(np.isfinite(top), top, 0.0)
-
-    @cached_property
-    def shifted(self) -> Array:
-        """The scores less the largest of their row, s − m; −∞ at masked keys."""
-        return np.where(self.keys, self.parents[0], -np.inf) - self._largest
+    def _attending(self) -> Mask:
+        """Whether a query attends to any key, (B, 1, Q, 1)."""
+        return as_array(self.keys.any(-1, keepdims=True))
 
     def program(self, *parents: Any) -> Any:
-        """Return the probabilities; all zeros in a row whose keys are all masked."""
-        (s,), keys = parents, self.keys
-        weights = selected(np.exp(selected(s - self._largest, keys)), keys)
-        total = selected(weights.sum(-1, keepdims=True), as_array(keys.any(-1, keepdims=True)), 1.0)
-        return either(s, lambda: weights / total, also=(lambda: weights * (1.0 / total),))
+        """Return the probabilities; all zeros in a row whose keys are all masked.
+
+        With the logarithm L of the total, a kernel may form exp(s − (m + L)), as exp2 of a product with log2 e. The weights may be
+        computed again when they are divided, so that their errors are not those in the total.
+        """
+        s = rescaled(parents[0])
+        largest = np.where(self.keys, value_of(s), -np.inf).max(-1, keepdims=True)
+        top = np.where(self._attending, largest, 0.0)
+        weights = self.weights_of(s, top)
+        total = selected(self._total(weights, top), self._attending, 1.0)
+        return either(
+            s,
+            lambda: again(weights, lambda: self.weights_of(s, top)) / total,
+            lambda: self.weights_of(s, top + np.log(value_of(total)), exp_by_two),
+            also=(lambda: weights * (1.0 / total),),
+        )
+
+    def weights_of(self, s: Array, subtrahend: Array, exponential: Callable[[Array], Array] = np.exp) -> Array:
+        """Return the exponential of the scores less a number for each row; 0 at masked keys."""
+        return selected(exponential(selected(s - subtrahend, self.keys)), self.keys)
+
+    def _total(self, weights: Array, top: Array) -> Array:
+        """Return the sum of the weights, with its errors or those of m + L, whichever are larger."""
+        total = weights.sum(-1, keepdims=True)
+
+        def by_logarithm() -> Array:
+            shifted = np.log(in_kernel(selected(total, self._attending, 1.0))) + top
+            return exactly(np.exp)(exactly(np.subtract)(shifted, top))
+
+        return either(weights, lambda: total, by_logarithm)
 
     def through(self, parent: int, errors: CorrelatedErrors) -> CorrelatedErrors:
         """Return p_i (ε_i − Σ_j p_j ε_j) for independent errors ε of the scores: their weighted mean is shared by a row."""
         return row_mixed(self.value, -self.value, self.value, errors.variance) if errors.any else errors
 
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the rounding errors, where u is the unit roundoff of the inner operations and a that of accumulation.
-
-        - Elementwise, relative: (u² + a²)/3 · ln² p for the shift s − m, which is no larger, or s − m − L with L = ln Σ exp(s − m),
-          and for the product with log2 e; a third of the square of exp's relative error, and u²/3 twice, for the rounding of exp
-          and the division; then the rounding to storage.
-        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for the partial sums C_k, in either order, and u²/3 for its rounding; or,
-          if p is exp(s − (m + L)), a²/3 · ((m + L)² + L²) for the rounding of L and of m + L, and a third of the square of log's
-          error.
-        - Bound: a · |∂p/∂τ|, the effect of a constant log2 e that is rounded, which is that of a temperature τ = 1 ± a.
-
-        The variance floor is that of the format's smallest normal number, since hardware may flush smaller numbers to zero.
-        """
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        p, functions, wide = self.value, arithmetic.functions, arithmetic.accumulate
-        shift, total = np.where(self.keys, self.shifted, 0.0), self._log_total
-        own = self._elementwise(arithmetic, (u2 + a2) * (shift - total) ** 2)
-        of_log = a2 * ((self._largest + total) ** 2 + total**2) + functions.error("log", total, wide) ** 2 / 3.0
-        shared = np.maximum(a2 * squared_partial_sums(p) + u2, of_log)
-        bound = wide.unit_roundoff * np.abs(p * (shift - (p * shift).sum(-1, keepdims=True)))
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p)), bound)
+    def floor_variance(self, arithmetic: Arithmetic) -> float:
+        """Return that of the format's smallest normal number, since hardware may flush smaller numbers to zero."""
+        return max(arithmetic.storage.smallest_normal**2 / 3.0, super().floor_variance(arithmetic))
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of exp, of the division and of the rounding to storage alone."""
-        return elementwise_roundings(self._elementwise(arithmetic, 0.0))
-
-    def _elementwise(self, arithmetic: Arithmetic, of_argument: Array | float) -> Array:
-        """Return the variance of the elementwise errors, given the relative one of exp's argument."""
-        relative = of_argument + arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        """Return the errors of exp, of its rounding, of the division and of the rounding to storage alone."""
+        relative = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         relative += 2.0 * arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
-        return np.maximum(self.value**2 * relative + arithmetic.storage_rounding_variance(self.value), floor)
-
-    @cached_property
-    def _log_total(self) -> Array:
-        """L = ln Σ_k exp(s_k − m) of each row, (B, h, S, 1), from the largest probability."""
-        return as_array(-np.log(np.maximum(self.value.max(-1, keepdims=True), np.finfo(np.float64).tiny)))
+        variance = self.value**2 * relative + self.stored_variance(arithmetic)
+        return elementwise_roundings(np.maximum(variance, self.floor_variance(arithmetic)))
 
 
-class LogSoftmax(ProgramStep):
-    """l_j = x_j − m − log Σ_k exp(x_k − m) with the largest x, m; (..., C)."""
+def log_softmax(x: Array) -> Array:
+    """Return l_j = x_j − m − log Σ_k exp(x_k − m) with the largest x, m; a kernel may form x − (m + L), L = log Σ."""
+    top = value_of(x).max(-1, keepdims=True)
+    shift = x - top
+    total = np.exp(shift).sum(-1, keepdims=True)
+    return cast(Array, shift - either(x, lambda: np.log(total), lambda: (np.log(total) + top) - top))
+
+
+class LogSoftmax(ProgramStep, kinds=("log_softmax",)):
+    """The logarithm of the softmax over the last axis, (..., C)."""
 
     def program(self, *parents: Any) -> Any:
-        """Return the log-probabilities; a kernel may form x − (m + L), L = log Σ."""
-        (x,) = parents
-        top = value_of(x).max(-1, keepdims=True)
-        shift = x - top
-        total = np.exp(shift).sum(-1, keepdims=True)
-        return shift - either(x, lambda: np.log(total), lambda: (np.log(total) + top) - top)
+        """Return the log-probabilities."""
+        return log_softmax(parents[0])

@@ -38,8 +38,12 @@ class Site:
     kept: Array | None = None
 
 
+EQUATIONS: dict[str, "type[Step]"] = {}
+"""The step class of each kind of activation."""
+
+
 class Step(ABC):
-    """An equation evaluated on given parents. A subclass defines the equation in `value`.
+    """An equation evaluated on given parents. A subclass defines it in `value` and names the kinds of activations that it gives.
 
     Attributes:
         site: the place of the step in the network.
@@ -48,6 +52,11 @@ class Step(ABC):
     """
 
     couples_positions: ClassVar[bool] = False
+
+    def __init_subclass__(cls, kinds: tuple[str, ...] = (), **more: Any) -> None:
+        """Register the class as the equation of some kinds of activations."""
+        super().__init_subclass__(**more)
+        EQUATIONS.update(dict.fromkeys(kinds, cls))
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Initialize the step at a site of the network, with its parents."""
@@ -145,12 +154,16 @@ class ProgramStep(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the program's operations, and of the rounding to storage."""
         own, others = self.trace.sources(arithmetic)
-        own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), arithmetic.storage.floor_variance)
+        own = np.maximum(np.zeros_like(self.value) + own + self.stored_variance(arithmetic), self.floor_variance(arithmetic))
         return Roundings((Source(as_array(own), identity()), *others), self.trace.bound(arithmetic, self.fused))
 
     def stored_variance(self, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of rounding the result to storage."""
         return arithmetic.storage_rounding_variance(self.value)
+
+    def floor_variance(self, arithmetic: Arithmetic) -> float:
+        """Return the least variance of an element."""
+        return arithmetic.storage.floor_variance
 
 
 def elementwise_roundings(variance: Array, bound: Array | float = 0.0) -> Roundings:

@@ -29,7 +29,7 @@ from conformance.oracle.linear_maps import LinearMap, Source, shared_by_row
 from conformance.oracle.program import IN_KERNEL, MEAN, OPERATIONS, SUM, Form, Number, Operation, value_of
 
 _NUMBERS = count()
-_EITHER = Operation("either")
+_EITHER = Operation(value_of, "either")
 _BOUNDED = ("erf", "tanh")  # The errors of these have a fixed sign and are bounded; those of other functions are random.
 _EXACT_BITS = 8  # A constant of so many bits is exact in every format.
 
@@ -56,10 +56,10 @@ class Traced(Number):
     in_kernel: bool = False
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
-    def made(self, operation: Operation, value: Array, operands: tuple[Any, ...]) -> "Traced":
+    def made(self, operation: Operation, operands: tuple[Any, ...]) -> "Traced":
         """Return the result of an operation."""
         inside = operation is IN_KERNEL or any(isinstance(x, Traced) and x.in_kernel for x in operands)
-        return Traced(value, operation, operands, in_kernel=inside)
+        return Traced(operation.of(operands), operation, operands, in_kernel=inside)
 
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> "Traced":
         """Return the value of a form, with the largest errors of it and the wider ones."""
@@ -101,14 +101,18 @@ class Traced(Number):
         kind = self.operation.errors if self.operation else "exact"
         inner = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, arithmetic.accumulate))
-        if kind == "exact" or (self._factor is not None and _bits(self._factor) == 1):
+        if kind in ("exact", "rescaled") or (self._factor is not None and _bits(self._factor) == 1):
             return 0.0
-        if kind == "rounded":  # A half-precision intermediate may be subnormal.
-            return as_array(u2 * np.square(self.value) + (inner.floor_variance if inner != arithmetic.accumulate else 0.0))
+        if kind == "rounded":
+            rounded = as_array(u2 * np.square(self.value))
+            return (
+                rounded if inner == arithmetic.accumulate else rounded + inner.floor_variance
+            )  # It may be subnormal in half precision.
         if kind == "mean":
             return as_array(a2 / self.operands[1] ** 2 * self._partial_sums + u2 * np.square(self.value))
         if kind == "sum":
-            return as_array(a2 * self._partial_sums + (u2 * np.square(self.value) if inner != arithmetic.accumulate else 0.0))
+            added = as_array(a2 * self._partial_sums)
+            return added if inner == arithmetic.accumulate else added + u2 * np.square(self.value)
         if kind == "added":
             return sum_variance(tuple(map(value_of, self.operands)), arithmetic)
         if kind == "call":
@@ -116,7 +120,8 @@ class Traced(Number):
         if kind == "either":
             first, *others = (trace.variance(arithmetic) for trace in self.alternatives)
             return np.maximum(reduce(np.maximum, others) - first, 0.0)
-        return self._of_function(kind, arithmetic) + (0.0 if kind in _BOUNDED else u2 * np.square(self.value))
+        own = self._of_function(kind, arithmetic)
+        return own if kind in _BOUNDED else own + u2 * np.square(self.value)
 
     def _of_function(self, name: str, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of the random error of a library function, which is evaluated in the accumulation format."""
@@ -124,6 +129,9 @@ class Traced(Number):
             return arithmetic.inner_rounding_variance(self.value) + tanh_variance(value_of(self.operands[0]), arithmetic)
         if name in _BOUNDED:
             return arithmetic.inner_rounding_variance(self.value)
+        if name == "exp_by_two":
+            product = arithmetic.accumulate.unit_roundoff**2 / 3.0 * np.square(value_of(self.operands[0]) * self.value)
+            return as_array(product + self._of_function("exp", arithmetic))
         if name in ("exp", "rsqrt"):
             return as_array(arithmetic.functions.relative(name, arithmetic.accumulate) ** 2 / 3.0 * np.square(self.value))
         return as_array(arithmetic.functions.error(name, self.value, arithmetic.accumulate) ** 2 / 3.0)
@@ -148,6 +156,8 @@ class Traced(Number):
         if name in _BOUNDED:
             error = arithmetic.functions.error(name, self.value, wide)
             return np.maximum(error, arithmetic.functions.absolute(fused, wide), out=error) if fused else error
+        if name == "rescaled":
+            return wide.unit_roundoff * self.value
         if self.operation is _EITHER:
             return reduce(np.maximum, (as_array(trace.bound(arithmetic)) for trace in self.alternatives[1:]))
         return wide.unit_roundoff * np.abs(self.value) if self.constant else 0.0
@@ -193,7 +203,8 @@ class Effect:
     def adjoint(self, w: Array) -> Array:
         """Return Jᵀ w."""
         if self.column is not None:
-            return as_array((self.column * w).sum(-1, keepdims=True))
+            reached = self.column * w
+            return as_array(reached.sum(-1, keepdims=True) if self.shape else reached.sum())
         of_terms = (b * (a * w).sum(-1, keepdims=True) for a, b in self.terms.values())
         return as_array(np.broadcast_to(sum(of_terms, start=self.diagonal * w if self.reaches else 0.0), self.shape))
 
@@ -207,7 +218,7 @@ class Effect:
     @property
     def reaches(self) -> bool:
         """Whether errors reach the result other than through sums."""
-        return bool(np.ndim(self.diagonal) or self.diagonal)
+        return not _is_zero(self.diagonal)
 
     @property
     def map(self) -> LinearMap:
@@ -269,11 +280,12 @@ class Trace:
             total = one.variance(arithmetic)
             for x, slope in one.inputs:
                 if x.number in counted and self._is_counted_with(one, x):
-                    arriving = np.square(slope) * counted.pop(x.number)
+                    arriving = counted.pop(x.number)
+                    arriving = arriving if _is_one(slope) else np.square(slope) * arriving
                     if one.reduces:
                         arriving = np.broadcast_to(arriving, x.value.shape).sum(-1, keepdims=True)
-                    total = total + arriving
-            if np.ndim(total) or total:
+                    total = arriving if _is_zero(total) else total + arriving
+            if not _is_zero(total):
                 counted[one.number] = total
         for one in self._operations[:-1]:
             if one.number in counted:
@@ -293,19 +305,29 @@ class Trace:
 
     def _source(self, one: Traced, variance: Array) -> Source:
         effect = self.effects[one.number]
-        if effect.column is None:
+        if effect.column is None or not effect.shape:
             return Source(np.broadcast_to(variance, effect.shape), effect.map)
-        return Source(variance, shared_by_row(effect.column))
+        return Source(variance, shared_by_row(effect.column), effect.column)
 
     def bound(self, arithmetic: Arithmetic, fused: str = "") -> Array | float:
         """Return the largest error of fixed sign; see `Traced.bound`."""
         bounds = ((one, one.bound(arithmetic, fused)) for one in self._operations)
-        return sum((np.abs(self.effects[one.number].of(bound)) for one, bound in bounds if np.ndim(bound) or bound), start=0.0)
+        return sum((np.abs(self.effects[one.number].of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
+
+
+def _is_zero(x: Array | float) -> bool:
+    return not np.ndim(x) and not x
+
+
+def _is_one(x: Array | float) -> bool:
+    return isinstance(x, float) and x == 1.0
 
 
 def _before(one: Traced, x: Traced, slope: Any, effect: Effect) -> Effect:
     """Return the effect of x through an operation on it with this slope, given that of the operation's result."""
     shape = x.value.shape
+    if _is_one(slope) and shape == effect.shape:
+        return effect
     if effect.column is not None and one.reduces:
         return Effect(shape, terms={one.number: (effect.column, slope)})
     if effect.column is not None:

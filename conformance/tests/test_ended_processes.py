@@ -1,9 +1,7 @@
-"""Ends of processes: a candidate cannot signal those that judge it; where the fork server ends, workers start again."""
+"""Ends of processes: a candidate cannot signal those that judge it, and leaves no process behind."""
 
-import os
 import signal
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,25 +13,29 @@ from conformance import Checkpoint
 from conformance.checks.check import Plan, Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout
+from conformance.errors import CandidateCrash, CandidateEnded
 from conformance.implementations.making_bert import making_bert
-from conformance.isolation.fork_server import server_id
+from conformance.isolation import fork_server
+from conformance.isolation.fork_server import start_server
 from conformance.isolation.link import Failure, Link, NoMessageError, encoded
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
 from conformance.model.batch import Batch
 from conformance.results.file import read_results
 from conformance.tests.test_isolation import Doing
 
-ENDED = "while it ran, the process that starts all workers was ended, and its own process with it"
 REACHING = """
 import os, signal, subprocess
 
-def judge():
-    with open(f"/proc/{os.getppid()}/stat") as file:
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[1])
 
+def judge():
+    return parent(parent(os.getppid()))  # above the fork server and the watcher
+
 reach = {
-    "the fork server is stopped": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "its watcher is stopped": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "the fork server is stopped": lambda: os.kill(parent(os.getppid()), signal.SIGSTOP),
     "the judge is ended": lambda: os.kill(judge(), signal.SIGKILL),
     "the judge is stopped by a program": lambda: subprocess.run(["kill", "-STOP", str(judge())], check=True),
     "the judge's group is stopped": lambda: os.killpg(os.getpgid(judge()), signal.SIGTSTP),
@@ -49,41 +51,42 @@ class Reaching:
         reach[self.name]()
 
 candidates = [Reaching(name) for name in reach]
-c0, c1, c2, c3, c4, c5 = candidates
+c0, c1, c2, c3, c4, c5, c6 = candidates
 """
 
 
 def _signal_server(number: int) -> None:
-    server = server_id()
-    assert server is not None
-    os.kill(server, number)
+    (server,) = fork_server._servers
+    server.process.send_signal(number)
 
 
-def test_workers_are_replaced_after_the_end_of_the_fork_server_whether_they_are_idle_or_not() -> None:
-    with WorkerProcess(Doing) as idle, WorkerProcess(Doing) as waiting:
-        idle.asking(Doing.does)("first")
-        waiting.asking(Doing.does)("first")
-        before = idle.process
-        ending = threading.Timer(0.1, lambda: _signal_server(signal.SIGKILL))
-        ending.start()
-        with pytest.raises(CandidateEnded, match=ENDED):
-            waiting.asking(Doing.does)("wait")
-        ending.join()
-        assert idle.process is None
-        assert idle.asking(Doing.does)("again") == "again"
-        assert idle.process is not before
-        assert waiting.asking(Doing.does)("again") == "again"
+def test_after_the_end_of_the_fork_server_running_workers_answer_and_new_ones_are_started() -> None:
+    with WorkerProcess(Doing) as before, WorkerProcess(Doing) as after:
+        before.asking(Doing.does)("first")
+        process = before.process
+        _signal_server(signal.SIGKILL)
+        assert before.asking(Doing.does)("again") == after.asking(Doing.does)("again") == "again"
+        assert before.process is process
 
 
-def test_a_stopped_fork_server_is_replaced() -> None:
-    with WorkerProcess(Doing, ResourceLimits(seconds=0.5)) as worker, WorkerProcess(Doing) as other:
-        worker.asking(Doing.does)("first")
+def test_a_stopped_fork_server_goes_on_where_a_worker_is_needed() -> None:
+    with WorkerProcess(Doing, ResourceLimits(seconds=10.0)) as worker:
+        start_server()
         _signal_server(signal.SIGSTOP)
-        with pytest.raises((CandidateEnded, CandidateTimeout)):
-            worker.asking(Doing.does)("wait")
-        worker.renew()
-        assert worker.asking(Doing.does)("again") == "again"
-        assert other.asking(Doing.does)("first") == "first"
+        assert worker.asking(Doing.does)("first") == "first"
+
+
+@pytest.mark.parametrize("left", ["closed", "dropped"])
+def test_a_worker_ends_with_what_it_has_started(left: str, tmp_path: Path) -> None:
+    worker = WorkerProcess(Doing)
+    worker.asking(Doing.does)(f"leaves {tmp_path / 'left'}")
+    pids = (tmp_path / "left").read_text().split()
+    assert len(pids) == 2
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    if left == "closed":
+        worker.close()
+    del worker
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_candidates_that_reach_for_other_processes_are_refused_and_a_run_goes_on(tmp_path: Path) -> None:

@@ -51,8 +51,20 @@ class Doing:
             case "writes":
                 sys.stdout.write("out ")
                 os.write(2, b"err " * 100_000)
+            case "answers first":
+                _end().sendall(_line(reply=NUMBER, result="forged"))
             case "breaks the device":
                 self.device_loss = "device-side assert triggered"
+            case str() if what.startswith("leaves "):
+                Path(what.removeprefix("leaves ")).touch()
+                if not os.fork():
+                    os.setsid()
+                    os.fork()
+                    with open(what.removeprefix("leaves "), "a") as file:
+                        file.write(f"{os.getpid()}\n")
+                    time.sleep(600.0)
+                while len(Path(what.removeprefix("leaves ")).read_text().split()) < 2:
+                    time.sleep(0.01)
             case str() if what in FORGERIES:
                 FORGERIES[what](_end())
         return what
@@ -90,28 +102,31 @@ def _endless(end: socket.socket) -> None:
 
 
 def _stalled(end: socket.socket) -> None:
-    end.sendall(_line(reply="half")[:-1])
+    end.sendall(_line(reply=NUMBER, result="half")[:-1])
     time.sleep(600.0)
 
 
 _COMPLEX = save({"0": np.ones(3, np.complex64)})
 
+NUMBER = 1  # Of the request during which each is sent: the first to its process.
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
-    "lists in lists": lambda end: end.sendall(b'{"reply":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"),
+    "lists in lists": lambda end: end.sendall(b'{"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"),
     "pickled": lambda end: end.sendall(pickle.dumps(_Code()) + b"\n"),
-    "pickled in a message": lambda end: end.sendall(_line(reply=None, bytes=200) + pickle.dumps(_Code()).ljust(200)),
+    "pickled in a message": lambda end: end.sendall(_line(reply=NUMBER, bytes=200) + pickle.dumps(_Code()).ljust(200)),
     "pickled as multiprocessing does": lambda end: Connection(end.detach()).send(_Code()),
     "a long message": lambda end: end.sendall(b" " * (2**24 + 1)),
     "no answer": lambda end: end.sendall(_line()),
-    "an answer of another form": lambda end: end.sendall(_line(reply={"excess": "0"})),
-    "a field that there is not": lambda end: end.sendall(_line(reply="", excess="0")),
-    "an array that nobody asked for": lambda end: end.sendall(_line(reply="", bytes=2**40)),
-    "an array that is not sent": lambda end: end.sendall(_line(reply={"array": 0})),
-    "arrays of a negative size": lambda end: end.sendall(_line(reply="", bytes=-1)),
-    "arrays that are none": lambda end: end.sendall(_line(reply="", bytes=64) + bytes(64)),
-    "complex numbers": lambda end: end.sendall(_line(reply="", bytes=len(_COMPLEX)) + _COMPLEX),
+    "an answer of another form": lambda end: end.sendall(_line(reply=NUMBER, result={"excess": "0"})),
+    "a field that there is not": lambda end: end.sendall(_line(reply=NUMBER, result="", excess="0")),
+    "an array that nobody asked for": lambda end: end.sendall(_line(reply=NUMBER, result="", bytes=2**40)),
+    "an array that is not sent": lambda end: end.sendall(_line(reply=NUMBER, result={"array": 0})),
+    "arrays of a negative size": lambda end: end.sendall(_line(reply=NUMBER, result="", bytes=-1)),
+    "arrays that are none": lambda end: end.sendall(_line(reply=NUMBER, result="", bytes=64) + bytes(64)),
+    "complex numbers": lambda end: end.sendall(_line(reply=NUMBER, result="", bytes=len(_COMPLEX)) + _COMPLEX),
     "a parameter that there is not": lambda end: end.sendall(_line(parameter="y")),
-    "an error that is none": lambda end: end.sendall(_line(failure={"kind": "SystemExit", "text": "0"})),
+    "an error that is none": lambda end: end.sendall(_line(reply=NUMBER, failure={"kind": "SystemExit", "text": "0"})),
+    "an answer to another request": lambda end: end.sendall(_line(reply=NUMBER + 1, result="")),
+    "an answer without a number": lambda end: end.sendall(_line(result="")),
     "endless progress": _endless,
     "half of a message": _stalled,
 }
@@ -184,11 +199,19 @@ def test_data_written_to_the_answer_pipe_by_a_candidate_is_its_crash_and_runs_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
-    with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there:
-        for forgery in FORGERIES:
+    for forgery in FORGERIES:
+        with WorkerProcess(Doing, ResourceLimits(seconds=1.0)) as there:
             assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout), forgery
             assert _came_of(there, "works") == "works", forgery
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_forged_answer_before_the_right_one_is_not_taken_for_the_next(doing: WorkerProcess) -> None:
+    """The right answer to the first request is then read as one to the second, whose number it does not have."""
+    doing.close()
+    assert _came_of(doing, "answers first") == "forged"
+    assert isinstance(_came_of(doing, "works"), CandidateEnded)
+    assert _came_of(doing, "works") == "works"
 
 
 class Lying(CandidateWork):
@@ -196,7 +219,7 @@ class Lying(CandidateWork):
 
     def next(self) -> Activations:
         super().next()
-        return Activations((Head(1, "pooler", "float32", (2, 3), values=np.ones(3)),))
+        return Activations((Head("pooler", "float32", (2, 3), values=np.ones(3)),))
 
 
 def test_an_impossible_answer_is_the_candidates_crash() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import check, load_golden
-from conformance.candidates import command
+from conformance import check, isolation, load_golden
 from conformance.implementations import exports
 from conformance.implementations.making_bert import making_bert
 
@@ -34,7 +33,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the program, the client, the network of `tiny` with its activations as outputs, and their names."""
     folder = tmp_path_factory.mktemp("node")
     shutil.copy(PROGRAM, folder)
-    shutil.copy(Path(command.__file__).parent / "client.mjs", folder)
+    shutil.copy(Path(isolation.__file__).parent / "client.mjs", folder)
     checkpoint = load_golden("tiny").checkpoint
     module, inputs = making_bert.shown(checkpoint).eval(), exports.example(checkpoint.architecture)
     exports.onnx(module, inputs, folder / "model.onnx")

@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from conformance import CandidateCrash, check, load_golden
-from conformance.candidates import command
-from conformance.candidates.command.command import Command
+from conformance import check, isolation, load_golden
+from conformance.candidates.registry import load_implementation
 from conformance.checks.trace import record
 from conformance.cli import main
 from conformance.implementations.making_bert import making_bert
@@ -23,7 +22,7 @@ from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
 
 PROGRAMS = Path(__file__).parent / "programs"
-CLIENTS = Path(command.__file__).parent
+CLIENTS = Path(isolation.__file__).parent
 TINY = load_golden("tiny")
 FORMATS = ("float64", "float32", "bfloat16", "float16")
 
@@ -107,17 +106,16 @@ def test_the_javascript_client_reads_and_writes_every_format(dtype: str, beside_
 @pytest.mark.parametrize(
     ("mode", "outcome", "words"),
     [
-        ("exit", "crash", "its process ended before it replied to `run` (exit code 3)"),
-        ("killed", "crash", "its process ended before it replied to `run` (signal 11)"),
+        ("exit", "crash", "it ended the process that it ran in (exit code 3)"),
+        ("killed", "crash", "it ended the process that it ran in (Segmentation fault)"),
         ("error", "crash", "ValueError: of the program's own"),
-        ("version", "fail", "it answers in version 2 of the protocol, expected 1"),
+        ("version", "fail", "it answers in version 3 of the protocol, expected 2; `bert-conformance explain cmd` has the protocol"),
         ("feature", "fail", "no-such"),
-        ("garbage", "fail", "its standard output has 'Loading weights: 100%'"),
-        ("binary", "fail", "messages belong on standard error"),
-        ("other", "fail", 'expected {"reply": "run", ...} on one line'),
-        ("nothing", "fail", "outputs.safetensors cannot be read as the safetensors file that the reply to `run` announces"),
-        ("short", "fail", "outputs.safetensors cannot be read"),
-        ("link", "fail", "outputs.safetensors is a link"),
+        ("garbage", "crash", "something else was written: 'Loading weights: 100%"),
+        ("binary", "crash", "what it prints belongs on standard error; `bert-conformance explain cmd` has the protocol"),
+        ("other", "crash", "neither a reply to request 3 nor progress"),
+        ("twice", "crash", "neither a reply to request 4 nor progress"),
+        ("short", "crash", "something else was written"),
         ("unsupported", "skip", "there is no such kernel"),
     ],
 )
@@ -137,24 +135,15 @@ def test_a_program_that_hangs_times_out_and_ends_with_its_worker(beside_clients:
     assert not any(str(beside_clients).encode() in line and b"hang" in line for line in lines)
 
 
-def test_after_a_crash_the_next_batch_is_run_by_a_new_process(tmp_path: Path) -> None:
-    answers = recorded(tmp_path, "float32")
-    runner = Command(scripted(PROGRAMS, "killed at first", answers)).prepare(TINY.checkpoint, "cpu", "float32")
-    batch = TINY.batches["padded"].on("cpu")
-    with pytest.raises(CandidateCrash, match="signal 11"):
-        runner(batch)
-    assert "embeddings.LayerNorm" in runner(batch)
+def test_after_a_crash_the_next_check_is_run_by_a_new_process(tmp_path: Path) -> None:
+    candidate = load_implementation(scripted(PROGRAMS, "killed at first", recorded(tmp_path, "float32")))
+    assert [check(candidate, "tiny", depth="screen").outcome for _ in range(2)] == ["crash", "pass"]
 
 
-def test_a_gradient_is_sent_only_to_a_program_that_has_a_backward_pass(beside_clients: Path) -> None:
-    batch, gradient = TINY.batches["padded"].on("cpu"), torch.ones(6, 2, dtype=torch.bfloat16)
-    runners = {
-        mode: Command(scripted(beside_clients, mode)).prepare(TINY.checkpoint, "cpu", "float32") for mode in ("gradients", "right")
-    }
-    assert runners["right"].gradients is None
-    assert "embeddings.LayerNorm" in runners["gradients"].gradients(batch, "logits", gradient)
-    with pytest.raises(CandidateCrash, match="no gradient is given"):
-        runners["gradients"](batch)
+def test_a_program_without_a_backward_pass_or_training_mode_is_skipped_by_their_checks(beside_clients: Path) -> None:
+    for name in ("gradients", "training-mode", "optimizer-step", "initialization"):
+        result = check(python(beside_clients / "numpy_bert.py"), "tiny", check=name)
+        assert (result.outcome, result.reason.partition("answer")[0]) == ("skip", "the program does not "), name
 
 
 def test_a_program_that_does_not_exist_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,8 +162,8 @@ def test_a_wrong_epsilon_in_a_program_is_named_and_replayed_and_its_script_conta
     name = python(beside_clients / "numpy_bert.py", "--epsilon", "1e-5")
     record, code = run(name, tmp_path)
     assert (record.outcome, code) == ("fail", 1)
-    (left,) = (tmp_path / "failures").glob("*.safetensors")
-    assert f"candidate = load_implementation({name!r})" in left.with_suffix(".py").read_text()
+    (left,) = (tmp_path / "failures").glob("*.py")
+    assert f"candidate = load_implementation({name!r})" in left.read_text()
     capsys.readouterr()
-    assert main(["replay", str(left)]) == 1
+    assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
     assert "epsilon: estimated epsilon = 1e-05" in capsys.readouterr().out

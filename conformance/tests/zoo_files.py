@@ -17,33 +17,38 @@ from conformance.implementations.making_bert import making_bert
 
 _PROGRAM = """
 import json, os, signal, sys, time
-for line in sys.stdin:
+for line in iter(sys.stdin.buffer.readline, b""):
     request = json.loads(line)
-    kind, reply = request["request"], {{"reply": request["request"], "protocol": 1}}
-    if kind == "run":
+    sys.stdin.buffer.read(request["bytes"])
+    kind, results = request["method"], {{"load": {{"protocol": 2}}, "next": {{"heads": []}}}}
+    reply = {{"reply": request["request"], "bytes": 0, "result": results.get(kind)}}
+    if kind == "call":
         {misbehaves}
     print(json.dumps(reply), flush=True)
 """
 _LEFT = (
-    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)));"
-    "time.sleep(0.2)"
+    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)),"
+    "os._exit(0)); time.sleep(0.2)"
 )
+_ELSE = "something else was written"
 
 # Programs: what each does when it is run, the outcome and words of its reason.
 PROGRAMS: Mapping[str, tuple[str, str, str]] = {
-    "writes a line without end": ("[sys.stdout.write('x' * 2**20) for _ in range(2**10)]", "fail", "its standard output has"),
-    "replies with nested lists": ("print('{\"a\":' * 10**5, flush=True); continue", "fail", "its standard output has"),
-    "replies twice": ("print(json.dumps(reply))", "fail", "outputs.safetensors"),
-    "raises an error of odd characters": ("reply['error'] = 'no \\u202e \\x1b[2J'", "crash", "no"),
-    "gives a pipe": ("os.mkfifo(request['outputs'])", "fail", "not a regular file"),
-    "gives a link to a device": ("os.symlink('/dev/zero', request['outputs'])", "fail", "is a link"),
-    "gives a header without end": ("open(request['outputs'], 'wb').write(b'\\xff' * 64)", "fail", "its header has"),
-    "gives a folder": ("os.mkdir(request['outputs'])", "fail", "not a regular file"),
-    "kills the process that asks": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "crash", "Killed"),
+    "writes a line without end": ("[sys.stdout.write('x' * 2**20) for _ in range(2**10)]", "crash", _ELSE),
+    "replies with nested lists": ("print('{\"reply\":' * 10**5, flush=True); continue", "crash", _ELSE),
+    "replies twice": ("print(json.dumps(reply))", "crash", _ELSE),
+    "replies to what was asked before": ("reply['reply'] -= 1", "crash", _ELSE),
+    "raises an error of odd characters": (
+        "reply['failure'] = {'kind': 'CandidateCrash', 'text': 'no \\u202e \\x1b[2J'}", "crash", "no",
+    ),
+    "announces arrays without end": ("reply['bytes'] = 2**50", "crash", _ELSE),
+    "gives arrays that are none": ("reply['bytes'] = 64; print(json.dumps(reply)); print('\\xff' * 32); continue", "crash", _ELSE),
+    "gives no activation": ("pass", "fail", "no output is exposed"),
+    "kills the process that asks": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "crash", "exit code 1"),
     "takes too much memory": ("bytearray(2**35)", "crash", "exit code 1"),
     "hangs": ("time.sleep(600)", "timeout", "had not come to an end"),
-    "leaves a process of another session behind": (_LEFT, "fail", "outputs.safetensors"),
-}
+    "leaves a process of another session behind": (_LEFT, "fail", "no output is exposed"),
+}  # fmt: skip
 
 # Those that cannot run in the process of the tests, by the beginning of their source: they end it, or never end.
 APART = ("kills", "takes too much", "hangs", "leaves a process", "ends the process")

@@ -1,41 +1,40 @@
 """Every reader of the project, with valid files for it."""
 
 import json
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
 from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.candidates import recorded_trace as recorded_form
-from conformance.candidates.command.command import ProgramProcess, written
-from conformance.checks import known_failures, replay, trace
+from conformance.checks import known_failures, trace
 from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
-from conformance.checks.repro import REPLAY
 from conformance.checks.run_header import header_of
 from conformance.diagnosis import outputs, outputs_file
+from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
 from conformance.goldens.make import keep
 from conformance.goldens.manifest import manifest, of_entry
+from conformance.isolation.candidate_work import Activations, Head
+from conformance.isolation.link import Link, encoded
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import content_digest
 from conformance.model.directory import load_directory
-from conformance.model.files import read_safetensors
+from conformance.model.files import read_safetensors, reading
 from conformance.model.tokenizer import tokenized
-from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
-from conformance.results.result import Result
-from conformance.results.to_records import check_record, footer, records_of
+from conformance.results.to_records import footer, records_of
 
 SMALL = Architecture(
     vocab_size=12, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=8
@@ -106,12 +105,10 @@ def readers(folder: Path) -> dict[str, Reader]:
         ),
         "outputs: safetensors": alone("outputs.safetensors", _read_outputs, lambda file: save_file(tensors, file)),
         **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in FORMATS},
-        "failure": alone("failure.safetensors", replay.failure_of, partial(_write_failure, hidden)),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
         "trace": alone("trace.safetensors", recorded_form.read, lambda file: trace.save(trace.true_trace(golden), file)),
-        "reply: hello": alone("reply", lambda file: ProgramProcess(["cat", str(file)]).hello, _HELLO),
-        "reply: outputs": alone("outputs.safetensors", _read_activations, lambda file: save_file(tensors, file)),
+        "a candidate's reply": alone("reply", _read_reply, lambda file: file.write_bytes(_reply(hidden))),
         "known failures": alone("known.toml", known_failures.read, KNOWN),
         "results": alone("results.jsonl", read_results, _write_results),
         "batch: JSON": alone("batch.json", read_batches, json.dumps({name: x.tolist() for name, x in BATCH.arrays().items()})),
@@ -173,7 +170,6 @@ def _read_golden(folder: Path) -> object:
 
 _WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##c")
 _WORD_PIECES = BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)})
-_HELLO = '{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}'
 _IMPORTS = "import numpy, safetensors.numpy"
 
 
@@ -199,15 +195,18 @@ def _write_form(form: OutputFormat, file: Path) -> None:
         file.write_text(form.example, "utf-8")
 
 
-def _read_activations(file: Path) -> object:
-    return {name: array.read() for name, array in written(file).items()}
+def _reply(hidden: np.ndarray) -> bytes:
+    head = Head("encoder.layer.0.output.LayerNorm", str(hidden.dtype), hidden.shape, values=hidden)
+    return b"".join(encoded(reply=1, result=Activations((head,))))
 
 
-def _write_failure(hidden: np.ndarray, file: Path) -> None:
-    record = check_record(Result(Case("hf-eager", "tiny"), "fail", "a reason", 1, executed=True, require=("pooler.*",)))
-    arrays = {f"batch/example/{name}": array for name, array in BATCH.arrays().items()}
-    about = {REPLAY: msgspec.json.encode(record).decode()}
-    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, file, about)
+def _read_reply(file: Path) -> object:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, reading(file, "a reply", CandidateError):
+        ours.sendall(file.read_bytes())
+        ours.shutdown(socket.SHUT_WR)
+        received = Link(theirs).receive()
+        return received.content(received.message.result, Activations)
 
 
 def _write_results(file: Path) -> None:

@@ -31,7 +31,7 @@ class _GradientOfNorm(Normalizing):
         return x, mean, self.less_mean(x, mean), r
 
 
-class NormBackward(_GradientOfNorm):
+class NormBackward(_GradientOfNorm, kinds=("norm_backward",)):
     """∂L/∂x = r (g − a − z b) with g = γ w, a = mean(g) and b = mean(z g) over the features; the same for each term of the sum x.
 
     Shapes: w, terms and result (..., H).
@@ -78,7 +78,7 @@ class NormBackward(_GradientOfNorm):
         return g, row_mean(g), row_mean(self.norm.normal * g)
 
 
-class NormGradient(_GradientOfNorm):
+class NormGradient(_GradientOfNorm, kinds=("norm_gradient",)):
     """∂L/∂γ = Σ z w over all tokens; w and terms (..., H), result (H,)."""
 
     couples_positions = True

@@ -15,7 +15,7 @@ from conformance.oracle.step import ProgramStep
 _DENSITY = (2.0 * np.pi) ** -0.5
 
 
-class GeluBackward(ProgramStep):
+class GeluBackward(ProgramStep, kinds=("gelu_backward",)):
     """The gradient of GELU, w f′(x) with f′(x) = Φ(x) + x φ(x)."""
 
     def program(self, *parents: Any) -> Any:
@@ -36,7 +36,13 @@ def density(x: Array) -> Any:
     return np.exp(x * x * -0.5) * _DENSITY * x
 
 
-class GeluTanhBackward(ProgramStep):
+class GeluTanhBackward(
+    ProgramStep,
+    kinds=(
+        "gelu_new_backward",
+        "gelu_pytorch_tanh_backward",
+    ),
+):
     """The gradient of tanh-GELU, w f′(x) with f′(x) = (1 + t)/2 + x/2 · (1 − t²) h′, t = tanh(h), h = √(2/π) (x + 0.044715 x³)."""
 
     def program(self, *parents: Any) -> Any:
@@ -52,7 +58,7 @@ class GeluTanhBackward(ProgramStep):
         return either(x, lambda: w * (share + x * 0.5 * left * (c * (1.0 + 3.0 * k * (x * x)))), differentiated)
 
 
-class ReluBackward(ProgramStep):
+class ReluBackward(ProgramStep, kinds=("relu_backward",)):
     """The gradient of ReLU: w where x > 0, else 0."""
 
     def program(self, *parents: Any) -> Any:
@@ -72,7 +78,7 @@ class ReluBackward(ProgramStep):
         return 0.0
 
 
-class TanhBackward(ProgramStep):
+class TanhBackward(ProgramStep, kinds=("tanh_backward",)):
     """∂L/∂x = (1 − y²) w with y = tanh(x); w, y and the result have the same shape."""
 
     def program(self, *parents: Any) -> Any:

@@ -16,7 +16,16 @@ from conformance.oracle.program import call
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
-class WeightedBackward(Weighted):
+class WeightedBackward(
+    Weighted,
+    kinds=(
+        "pooling-cls_backward",
+        "pooling-mean_backward",
+        "pooling-mean-sqrt-length_backward",
+        "pooling-weighted-mean_backward",
+        "pooling-last_backward",
+    ),
+):
     """∂L/∂x_s = a_s w for w (B, H) and the weights a of the pooling; result (B, S, H)."""
 
     @cached_property
@@ -42,7 +51,7 @@ class WeightedBackward(Weighted):
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
 
 
-class MaximumBackward(Maximum):
+class MaximumBackward(Maximum, kinds=("pooling-max_backward",)):
     """∂L/∂x_sh = w_h/n at each of the n largest x_sh over attended tokens s, 0 elsewhere; w (B, H), x and result (B, S, H).
 
     If n > 1, the gradient is any convex combination of those of the largest elements (Clarke 1990, *Optimization and Nonsmooth
@@ -110,7 +119,7 @@ class MaximumBackward(Maximum):
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance), (np.maximum(n, 1.0) - 1.0) * np.abs(y))
 
 
-class UnitBackward(ProgramStep):
+class UnitBackward(ProgramStep, kinds=("unit_backward",)):
     """∂L/∂x = (w − y (y · w)) / |x| with y = x / |x| for each row; w, x and result (B, H)."""
 
     def program(self, *parents: Any) -> Any:

@@ -21,7 +21,7 @@ from conformance.oracle.linear_maps import LinearMap, Matrix, Roundings, Source,
 from conformance.oracle.step import Step, elementwise_roundings
 
 
-class LinearBackward(Step):
+class LinearBackward(Step, kinds=("linear_backward",)):
     """∂L/∂x = w W; w (..., O), W (O, I), result (..., I)."""
 
     @cached_property
@@ -56,7 +56,7 @@ class LinearBackward(Step):
         return accumulation_variance(squares, self._accumulation.product, self.parents[0].shape[-1], arithmetic)
 
 
-class FirstTokenLinearBackward(LinearBackward):
+class FirstTokenLinearBackward(LinearBackward, kinds=("first_token_linear_backward",)):
     """∂L/∂x = w W at the first token, 0 elsewhere; w (B, O), result (B, S, I)."""
 
     couples_positions = True
@@ -101,7 +101,7 @@ class _SumOverTokens(Product):
         return as_array(found + u2 * self._as_result(left @ right) + left.shape[-1] * floor)
 
 
-class LinearGradient(_SumOverTokens):
+class LinearGradient(_SumOverTokens, kinds=("linear_gradient",)):
     """∂L/∂W = wᵀ x, summed over all tokens; w (..., O), x (..., I), result (O, I)."""
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
@@ -114,7 +114,7 @@ class LinearGradient(_SumOverTokens):
         )
 
 
-class FirstTokenLinearGradient(_SumOverTokens):
+class FirstTokenLinearGradient(_SumOverTokens, kinds=("first_token_linear_gradient",)):
     """∂L/∂W = wᵀ x₀ with the first tokens x₀ of x; w (B, O), x (B, S, I), result (O, I)."""
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "first tokens")
@@ -134,25 +134,25 @@ class ScaledBackward(ScaledProduct):
         return Roundings(sources, 2.0 * u * np.abs(self.value))
 
 
-class ScoresBackwardQuery(ScaledBackward):
+class ScoresBackwardQuery(ScaledBackward, kinds=("scores_backward_query",)):
     """∂L/∂q = w k / √d per head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
 
 
-class ScoresBackwardKey(ScaledBackward):
+class ScoresBackwardKey(ScaledBackward, kinds=("scores_backward_key",)):
     """∂L/∂k = wᵀ q / √d per head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
 
 
-class ContextBackwardProbs(Product):
+class ContextBackwardProbs(Product, kinds=("context_backward_probs",)):
     """∂L/∂p = w vᵀ per head; w (B, S, H), v (B, S, H), result (B, h, S, S)."""
 
     left, right = Factor(0, "heads"), Factor(1, "heads", transposed=True)
 
 
-class ContextBackwardValue(Product):
+class ContextBackwardValue(Product, kinds=("context_backward_value",)):
     """∂L/∂v = pᵀ w per head; w (B, S, H), p (B, h, S, S), result (B, S, H)."""
 
     left, right, result = Factor(1, "as it is", transposed=True), Factor(0, "heads"), "heads"
@@ -162,31 +162,31 @@ class ContextBackwardValue(Product):
         return super().through(parent, errors.recomputed if parent == self.left.parent else errors)
 
 
-class QueryDistanceBackwardQuery(ScaledBackward):
+class QueryDistanceBackwardQuery(ScaledBackward, kinds=("query_distance_scores_backward_query",)):
     """∂L/∂q_i = Σ_j w_ij D_ij / √d; w (B, h, S, S), D (B, S, S, d), result (B, S, H)."""
 
     left, right, result = Factor(0, "by query"), Factor(1, "as it is"), "by token"
 
 
-class QueryDistanceBackwardDistance(ScaledBackward):
+class QueryDistanceBackwardDistance(ScaledBackward, kinds=("query_distance_scores_backward_distance",)):
     """∂L/∂D_ij = Σ w_ij q_i / √d over heads; w (B, h, S, S), q (B, S, H), result (B, S, S, d)."""
 
     left, right = Factor(0, "by query", transposed=True), Factor(1, "by token")
 
 
-class KeyDistanceBackwardKey(ScaledBackward):
+class KeyDistanceBackwardKey(ScaledBackward, kinds=("key_distance_scores_backward_key",)):
     """∂L/∂k_j = Σ_i w_ij D_ij / √d; w (B, h, S, S), D (B, S, S, d), result (B, S, H)."""
 
     left, right, result = Factor(0, "by key"), Factor(1, "distances by key"), "by token"
 
 
-class KeyDistanceBackwardDistance(ScaledBackward):
+class KeyDistanceBackwardDistance(ScaledBackward, kinds=("key_distance_scores_backward_distance",)):
     """∂L/∂D_ij = Σ w_ij k_j / √d over heads; w (B, h, S, S), k (B, S, H), result (B, S, S, d)."""
 
     left, right, result = Factor(0, "by key", transposed=True), Factor(1, "by token"), "distances by key"
 
 
-class DistanceLookupGradient(LookupGradient):
+class DistanceLookupGradient(LookupGradient, kinds=("distance_lookup_gradient",)):
     """The gradient of the distance table, summed over the positions of each distance: (B, S, S, d) -> (2P − 1, d)."""
 
     lookup = DistanceLookup

@@ -14,7 +14,7 @@ from conformance.oracle.linear_maps import LinearMap, Roundings, Source, identit
 from conformance.oracle.step import ProgramStep
 
 
-class ProbabilitiesBackward(ProgramStep):
+class ProbabilitiesBackward(ProgramStep, kinds=("probs_backward",)):
     """∂L/∂s = p (w − d) with d = Σ_j p_j w_j and w = ∂L/∂p; w, p and result (B, h, S, S).
 
     d is also the sum of c ∂L/∂c over the features of a head of the context c = p v. Kernels that do not store w compute d in this
@@ -101,7 +101,7 @@ def _partial(terms: Array) -> Array:
     return as_array(squared_partial_sums(terms) + (terms**2).sum(-1, keepdims=True))
 
 
-class LogSoftmaxBackward(ProgramStep):
+class LogSoftmaxBackward(ProgramStep, kinds=("log_softmax_backward",)):
     """∂L/∂x = w − p t with p = exp(l), t = Σ_j w_j and w = ∂L/∂l; w, l and result (..., C)."""
 
     @cached_property

@@ -34,7 +34,7 @@ def coefficients(shape: tuple[int, ...]) -> Array:
     return as_array((top.astype(np.float64) - 128.0) / 128.0).reshape(shape)
 
 
-class Seed(Exact):
+class Seed(Exact, kinds=("seed",)):
     """∂L/∂x = 1 for a loss x = L; else the coefficients c of L = Σ c · x, the same in every sequence, 0 at masked positions."""
 
     @cached_property
@@ -48,7 +48,7 @@ class Seed(Exact):
         return fixed * attended[..., None]
 
 
-class BiasGradient(Step):
+class BiasGradient(Step, kinds=("bias_gradient",)):
     """∂L/∂b = Σ w over all tokens; w (..., O), result (O,)."""
 
     couples_positions = True
@@ -153,19 +153,19 @@ class LookupGradient(Step):
         return elementwise_roundings(full)
 
 
-class WordLookupGradient(LookupGradient):
+class WordLookupGradient(LookupGradient, kinds=("word_lookup_gradient",)):
     """∂L/∂E for the word embeddings E, looked up by token ids: (B, S, H) -> (V, H)."""
 
     lookup = WordLookup
 
 
-class TokenTypeLookupGradient(LookupGradient):
+class TokenTypeLookupGradient(LookupGradient, kinds=("token_type_lookup_gradient",)):
     """∂L/∂E for the token-type embeddings E, looked up by token types: (B, S, H) -> (T, H)."""
 
     lookup = TokenTypeLookup
 
 
-class PositionLookupGradient(LookupGradient):
+class PositionLookupGradient(LookupGradient, kinds=("position_lookup_gradient",)):
     """∂L/∂E for the position embeddings E, looked up by positions and summed over the sequences: (B, S, H) -> (P, H)."""
 
     lookup = PositionLookup

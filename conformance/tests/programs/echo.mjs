@@ -1,4 +1,5 @@
 // Answers with a file's activations, read and written by the copy of the client that lies beside it.
+import { readFileSync } from "node:fs";
 import { load, serve, Unsupported } from "./client.mjs";
 
 await serve((architecture, weights, device, dtype) => {
@@ -8,6 +9,6 @@ await serve((architecture, weights, device, dtype) => {
   console.log("prepared");
   return ({ input_ids }) => {
     if (input_ids.dtype !== "I64" || input_ids.data.length !== input_ids.shape[0] * input_ids.shape[1]) throw new Error("no ids");
-    return load(`${process.argv[2]}/${dtype}.safetensors`);
+    return load(readFileSync(`${process.argv[2]}/${dtype}.safetensors`));
   };
 });

@@ -1,4 +1,4 @@
-"""Imports have one direction, and whether a candidate needs transformers is read from its source."""
+"""Whether a candidate needs transformers is read from its source."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def test_the_fork_server_imports_transformers_only_for_candidates_that_may_need_
     arguments: list[str], imported: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(commands, "started_context", lambda *more, transformers: asked.append(transformers))
+    monkeypatch.setattr(commands, "start_server", lambda *more, transformers: asked.append(transformers))
     monkeypatch.setattr("conformance.cli.run.run_all", lambda *given, **named: 0)
     found: Any = parsed(["run", *arguments, "-o", str(tmp_path / "out")])
     assert commands.run(found) == 0
