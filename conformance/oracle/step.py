@@ -145,7 +145,7 @@ class ProgramStep(Step):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the effects of errors of the parents on the result."""
-        effects = (self.trace.effects.get(operand.number) for operand in self._operands)
+        effects = map(self.trace.effect, self._operands)
         return tuple(
             nothing(self.value, parent) if effect is None else effect.map
             for effect, parent in zip(effects, self.parents, strict=True)

@@ -31,6 +31,7 @@ from conformance.oracle.program import IN_KERNEL, MEAN, OPERATIONS, SUM, Form, N
 _NUMBERS = count()
 _EITHER = Operation(value_of, "either")
 _BOUNDED = ("erf", "tanh")  # The errors of these have a fixed sign and are bounded; those of other functions are random.
+Known = dict[int, Array | float]
 _EXACT_BITS = 8  # A constant of so many bits is exact in every format.
 
 
@@ -67,6 +68,10 @@ class Traced(Number):
         assert isinstance(first, Traced)
         return Traced(first.value, _EITHER, (first,), wider, start, first.in_kernel) if wider else first
 
+    def again(self, form: Form) -> Array:
+        """Return another computation of the value."""
+        return form()
+
     @property
     def is_row(self) -> bool:
         """Whether there is one number per row."""
@@ -96,32 +101,40 @@ class Traced(Number):
         return next((x for x in self.operands if isinstance(x, float)), None) if self.operation in products else None
 
     @np.errstate(over="ignore")
-    def variance(self, arithmetic: Arithmetic) -> Array | float:
-        """Return the variance of the operation's own rounding error."""
+    def variance(self, arithmetic: Arithmetic, known: Known | None = None) -> Array | float:
+        """Return the variance of the operation's own rounding error; `known` are those of operations, by number."""
+        known = {} if known is None else known
+        if self.number not in known:
+            known[self.number] = self._variance(arithmetic, known)
+        return known[self.number]
+
+    def _variance(self, arithmetic: Arithmetic, known: Known) -> Array | float:
         kind = self.operation.errors if self.operation else "exact"
-        inner = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, arithmetic.accumulate))
+        inner, wide = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format, arithmetic.accumulate
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, wide))
         if kind in ("exact", "rescaled") or (self._factor is not None and _bits(self._factor) == 1):
             return 0.0
-        if kind == "rounded":
-            rounded = as_array(u2 * np.square(self.value))
-            return (
-                rounded if inner == arithmetic.accumulate else rounded + inner.floor_variance
-            )  # It may be subnormal in half precision.
+        if kind == "rounded":  # A half-precision intermediate may be subnormal.
+            return self._times(u2) + inner.floor_variance if inner != wide else self._times(u2)
         if kind == "mean":
-            return as_array(a2 / self.operands[1] ** 2 * self._partial_sums + u2 * np.square(self.value))
+            return as_array(a2 / self.operands[1] ** 2 * self._partial_sums + self._times(u2))
         if kind == "sum":
-            added = as_array(a2 * self._partial_sums)
-            return added if inner == arithmetic.accumulate else added + u2 * np.square(self.value)
+            return a2 * self._partial_sums + self._times(u2 if inner != wide else 0.0)
         if kind == "added":
             return sum_variance(tuple(map(value_of, self.operands)), arithmetic)
         if kind == "call":
             return arithmetic.call_rounding_variance(self.value)
         if kind == "either":
-            first, *others = (trace.variance(arithmetic) for trace in self.alternatives)
+            first, *others = (trace.variance(arithmetic, known) for trace in self.alternatives)
             return np.maximum(reduce(np.maximum, others) - first, 0.0)
         own = self._of_function(kind, arithmetic)
-        return own if kind in _BOUNDED else own + u2 * np.square(self.value)
+        return own if kind in _BOUNDED else own + self._times(u2)
+
+    def _times(self, u2: float) -> Array:
+        """Return u² y² for the value y."""
+        squares = np.square(self.value)
+        squares *= u2
+        return squares
 
     def _of_function(self, name: str, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of the random error of a library function, which is evaluated in the accumulation format."""
@@ -130,10 +143,12 @@ class Traced(Number):
         if name in _BOUNDED:
             return arithmetic.inner_rounding_variance(self.value)
         if name == "exp_by_two":
-            product = arithmetic.accumulate.unit_roundoff**2 / 3.0 * np.square(value_of(self.operands[0]) * self.value)
-            return as_array(product + self._of_function("exp", arithmetic))
+            relative = np.square(value_of(self.operands[0]))
+            relative *= arithmetic.accumulate.unit_roundoff**2 / 3.0
+            relative += arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+            return as_array(relative * np.square(self.value))
         if name in ("exp", "rsqrt"):
-            return as_array(arithmetic.functions.relative(name, arithmetic.accumulate) ** 2 / 3.0 * np.square(self.value))
+            return self._times(arithmetic.functions.relative(name, arithmetic.accumulate) ** 2 / 3.0)
         return as_array(arithmetic.functions.error(name, self.value, arithmetic.accumulate) ** 2 / 3.0)
 
     @cached_property
@@ -251,33 +266,41 @@ class Trace:
             todo += [x for number, x in new.items() if number not in found]
             found |= new
         self._operations = [found[number] for number in sorted(found)]
+        y = result.value
+        self._effects = {result.number: Effect(y.shape, column=np.ones_like(y)) if result.is_row else Effect(y.shape, 1.0)}
         self._uses = Counter(x.number for one in self._operations for x in one.operands if isinstance(x, Traced))
 
     @cached_property
-    def effects(self) -> dict[int, Effect]:
-        """The effect of the errors of each operation on the result, by number."""
-        shape = self.result.value.shape
-        effects = {
-            self.result.number: Effect(shape, column=np.ones_like(self.result.value)) if self.result.is_row else Effect(shape, 1.0)
-        }
-        kept = {one.number for one in self._operations}
-        for one in reversed(self._operations):
-            effect = effects[one.number]
+    def _readers(self) -> dict[int, list[tuple[Traced, Any]]]:
+        """The operations on the result of each operation and operand, by its number, with their derivatives."""
+        readers: dict[int, list[tuple[Traced, Any]]] = {}
+        for one in self._operations:
             for x, slope in one.inputs:
-                if x.number in kept:
-                    arriving = _before(one, x, slope, effect)
-                    effects[x.number] = effects[x.number].plus(arriving) if x.number in effects else arriving
-        return effects
+                readers.setdefault(x.number, []).append((one, slope))
+        return readers
+
+    def effect(self, x: Traced) -> "Effect | None":
+        """Return the effect of the errors of an operation or operand on the result; None if there is none."""
+        if x.number not in self._effects and x.number in self._readers:
+            arriving = ((one, slope, self.effect(one)) for one, slope in self._readers[x.number])
+            each = (_before(one, x, slope, effect) for one, slope, effect in arriving if effect is not None)
+            self._effects[x.number] = reduce(Effect.plus, each)
+        return self._effects.get(x.number)
+
+    def _effect(self, x: Traced) -> "Effect":
+        effect = self.effect(x)
+        assert effect is not None
+        return effect
 
     def _is_counted_with(self, one: Traced, x: Traced) -> bool:
         """Return whether the errors of x reach the result through the operation `one` alone, each element's independently."""
         return self._uses[x.number] == 1 and (one.is_row or not x.is_row)
 
-    def _variances(self, arithmetic: Arithmetic) -> Iterator[tuple[Traced, Array | float]]:
+    def _variances(self, arithmetic: Arithmetic, known: Known) -> Iterator[tuple[Traced, Array | float]]:
         """Yield the operations that are sources, with the variance of their errors; the result is the last."""
         counted: dict[int, Array | float] = {}
         for one in self._operations:
-            total = one.variance(arithmetic)
+            total = one.variance(arithmetic, known)
             for x, slope in one.inputs:
                 if x.number in counted and self._is_counted_with(one, x):
                     arriving = counted.pop(x.number)
@@ -293,18 +316,19 @@ class Trace:
         yield self.result, counted.get(self.result.number, 0.0)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def variance(self, arithmetic: Arithmetic) -> Array:
-        """Return the elementwise variance of the result's rounding errors."""
-        return as_array(sum(self.effects[one.number].variance(v) for one, v in self._variances(arithmetic)))
+    def variance(self, arithmetic: Arithmetic, known: Known | None = None) -> Array:
+        """Return the elementwise variance of the result's rounding errors; `known` as for `Traced.variance`."""
+        sources = self._variances(arithmetic, {} if known is None else known)
+        return as_array(sum(self._effect(one).variance(v) for one, v in sources))
 
     @np.errstate(over="ignore", invalid="ignore")
     def sources(self, arithmetic: Arithmetic) -> tuple[Array | float, tuple[Source, ...]]:
         """Return the variance of the result's elementwise errors, and the other sources."""
-        *others, (_, own) = self._variances(arithmetic)
+        *others, (_, own) = self._variances(arithmetic, {})
         return own, tuple(self._source(one, as_array(v)) for one, v in others)
 
     def _source(self, one: Traced, variance: Array) -> Source:
-        effect = self.effects[one.number]
+        effect = self._effect(one)
         if effect.column is None or not effect.shape:
             return Source(np.broadcast_to(variance, effect.shape), effect.map)
         return Source(variance, shared_by_row(effect.column), effect.column)
@@ -312,7 +336,7 @@ class Trace:
     def bound(self, arithmetic: Arithmetic, fused: str = "") -> Array | float:
         """Return the largest error of fixed sign; see `Traced.bound`."""
         bounds = ((one, one.bound(arithmetic, fused)) for one in self._operations)
-        return sum((np.abs(self.effects[one.number].of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
+        return sum((np.abs(self._effect(one).of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
 
 
 def _is_zero(x: Array | float) -> bool:
