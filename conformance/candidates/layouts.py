@@ -8,7 +8,7 @@ of its own; the first axis of the layout is then the head, as that of `per_head`
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -117,15 +117,29 @@ def fused(*inners: str | Layout, axis: int = 0) -> Layout:
     """
     layouts = [plain(i) for i in inners]
 
-    def pack(parts: Sequence[Array], a: Architecture) -> Array:
-        return np.concatenate([x.pack(p, a) for x, p in _shared(layouts, parts)], axis)
+    def split(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        sizes = [x.pack([np.empty(s) for s in ss], a).shape[axis] for x, ss in _shared(layouts, shapes)]
+        return np.split(whole, np.cumsum(sizes)[:-1], axis)
+
+    return _joined(layouts, lambda pieces: np.concatenate(pieces, axis), split)
+
+
+def _joined(
+    layouts: Sequence[Layout],
+    join: Callable[[Sequence[Array]], Array],
+    split: Callable[[Array, Sequence[Shape], Architecture], Iterable[Array]],
+) -> Layout:
+    """Return the layout that joins what several layouts pack; `split` separates the tensor for parameters of these shapes."""
 
     def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
-        sizes = [x.pack([np.empty(s) for s in ss], a).shape[axis] for x, ss in _shared(layouts, shapes)]
-        pieces = np.split(whole, np.cumsum(sizes)[:-1], axis)
-        return [part for (x, ss), piece in zip(_shared(layouts, shapes), pieces, strict=True) for part in x.unpack(piece, ss, a)]
+        pieces = zip(_shared(layouts, shapes), split(whole, shapes, a), strict=True)
+        return [part for (x, ss), piece in pieces for part in x.unpack(piece, ss, a)]
 
-    return Layout(tuple(n for x in layouts for n in x.names), pack, unpack)
+    return Layout(
+        tuple(n for x in layouts for n in x.names),
+        lambda parts, a: join([x.pack(p, a) for x, p in _shared(layouts, parts)]),
+        unpack,
+    )
 
 
 def per_head(inner: str | Layout, axis: int = 0) -> Layout:
@@ -180,18 +194,7 @@ def stacked(*inners: str | Layout) -> Layout:
         (3, 32, 32)
     """
     layouts = [plain(i) for i in inners]
-    return _of_layers(layouts[0]) if len(layouts) == 1 else _with_first_axis(layouts)
-
-
-def _with_first_axis(layouts: Sequence[Layout]) -> Layout:
-    def pack(parts: Sequence[Array], a: Architecture) -> Array:
-        return np.stack([x.pack(p, a) for x, p in _shared(layouts, parts)])
-
-    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
-        pieces = zip(_shared(layouts, shapes), whole, strict=True)
-        return [part for (x, ss), piece in pieces for part in x.unpack(piece, ss, a)]
-
-    return Layout(tuple(n for x in layouts for n in x.names), pack, unpack)
+    return _of_layers(layouts[0]) if len(layouts) == 1 else _joined(layouts, np.stack, lambda whole, *_: whole)
 
 
 def _of_layers(layout: Layout) -> Layout:

@@ -6,7 +6,6 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from conformance.candidates.registry import Isolated
-from conformance.checks.candidate_device import without_view
 from conformance.errors import CandidateError, FixtureError
 from conformance.goldens.golden import Golden, forget_checkpoints, stored_arrays
 from conformance.model.checkpoint import Checkpoint, content_digest
@@ -49,7 +48,7 @@ def _require_files(golden: Golden) -> None:
 
 @contextmanager
 def _unaltered_in_memory(golden: Golden, candidate: object) -> Iterator[None]:
-    if isinstance(without_view(candidate), Isolated):
+    if isinstance(candidate, Isolated):
         yield
         return
     checkpoint = golden.checkpoint

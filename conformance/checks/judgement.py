@@ -11,11 +11,11 @@ from typing import Any
 
 from conformance.candidates.arrays import NOTES, UNCOMPARED, Stream, Unreadable, pairs
 from conformance.candidates.torch_state import restored
-from conformance.checks.candidate_device import StreamView, ViewedCandidate, functions_of, require_place
+from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.check import Check, Request
 from conformance.checks.contract import guarded
 from conformance.checks.integrity import unaltered
-from conformance.checks.passes import Pass, Passes, forward_passes
+from conformance.checks.passes import Pass, Passes, forward_passes, viewed
 from conformance.checks.search.subject import fixed_size
 from conformance.diagnosis.unexposed_layers import UnexposedLayersSearch
 from conformance.errors import CandidateError, FixtureError, UsageError
@@ -288,7 +288,8 @@ def values(request: Request) -> Sequence[Pass]:
 )
 def outputs(request: Request) -> Sequence[Pass]:
     """Only the outputs are looked at; a program that is modified to expose activations is run unmodified."""
-    return _passes_of(_is_output, request, getattr(request.candidate, "unobserved", request.candidate))
+    unobserved = request.of_candidate(getattr(request.candidate, "unobserved", request.candidate))
+    return viewed(forward_passes(unobserved), partial(_only, _is_output))
 
 
 @Judgement.of(
@@ -299,23 +300,17 @@ def outputs(request: Request) -> Sequence[Pass]:
 )
 def stages(request: Request) -> Sequence[Pass]:
     """Only the results of the embedding, the outputs of the layers and those of the network are looked at."""
-    return _passes_of(_is_stage, request, request.candidate)
+    return viewed(forward_passes(request), partial(_only, _is_stage))
 
 
-def _passes_of(wanted: Callable[[str, Any], bool], request: Request, candidate: Any) -> Sequence[Pass]:
-    """Return the forward passes of a view of the activations for which `wanted(name, architecture)` is true."""
+def _only(wanted: Callable[[str, Any], bool], network: Network, stream: Stream) -> Stream:
+    """Yield the activations for which `wanted(name, architecture)` is true.
 
-    def only(checkpoint: Any, device: str, dtype: str) -> StreamView:
-        return lambda batch, stream: _wanted(stream, wanted, checkpoint.architecture)
-
-    return forward_passes(request.of_candidate(ViewedCandidate(candidate, only)))
-
-
-def _wanted(stream: Stream, wanted: Callable[[str, Any], bool], architecture: Any) -> Stream:
-    """Yield the wanted activations, and layer outputs that come after that of the last layer: layers are then out of order."""
-    last, is_after_last = last_hidden(architecture), False
+    Layer outputs that come after that of the last layer are yielded as well: layers are then out of order.
+    """
+    last, is_after_last = last_hidden(network.architecture), False
     for name, value in stream:
-        if wanted(name, architecture) or (is_after_last and isinstance(name, str) and is_layer_output(name)):
+        if wanted(name, network.architecture) or (is_after_last and isinstance(name, str) and is_layer_output(name)):
             yield name, value
         is_after_last |= name == last
 

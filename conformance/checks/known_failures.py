@@ -8,9 +8,7 @@
     fault = "epsilon"                           # optional, with an activation: the fault that must be found there
     device = "cuda"       # optional shell-style pattern, like check, implementation, golden and dtype
 
-Every name in an entry must exist: in this run or, if the entry is for another run, as a registered candidate, a stored golden or
-another known name. An unregistered candidate or a custom checkpoint that is not part of the run cannot be distinguished from a
-misspelling; put its entries into a separate file.
+A check, a format and a fault must exist. Other names may be those of another run: an entry that matches nothing excuses nothing.
 
 A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure if the check is
 deterministic. All checks are deterministic except searches that draw different examples on each run.
@@ -18,39 +16,23 @@ deterministic. All checks are deterministic except searches that draw different 
 attribute `known_failures`.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.lookup import registered
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Request
 from conformance.errors import ConformanceError, UsageError
 from conformance.faults import BY_NAME
 from conformance.faults.fitted import FITTED
-from conformance.goldens.manifest import manifest
 from conformance.judge.evidence import Verdict
-from conformance.model.activations import parameter_shapes, table
-from conformance.model.architecture import Architecture
 from conformance.model.files import read_toml, reading
 from conformance.names import nearest
-from conformance.numerics.devices import USUAL, not_a_device
 from conformance.numerics.formats import FORMATS
-from conformance.results.case import PATTERNS, Case, KnownFailure
+from conformance.results.case import PATTERNS, KnownFailure
 from conformance.results.result import Result
-
-_LAYERS = 100  # layers of the table against which patterns are matched: covers all numbers of one or two digits
-# How to list all names, of those that are too many to report.
-_MANY = {
-    "device": "torch knows it nowhere",
-    "activation": "`bert-conformance trace golden:tiny` prints those that there are",
-    "fault": "`bert-conformance golden power` prints those that there are",
-}
 
 
 def read(path: Path) -> list[KnownFailure]:
@@ -76,116 +58,20 @@ def _entry(entry: object, where: str) -> KnownFailure:
             f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", lacking), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
+    for what, names in _existing().items():
+        pattern = entry.get(what, "")
+        if pattern and pattern not in names and (what == "fault" or not any(fnmatchcase(name, pattern) for name in names)):
+            raise UsageError(f"{where}: no {what} {pattern!r}; {nearest(pattern, names, _MANY.get(what, ''))}")
     return KnownFailure(**entry, where=where)
 
 
-def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:
-    """Return the entries of each case that has any.
-
-    An entry for a check, device, dtype, golden or candidate that exists but is not part of this run belongs to another run and may
-    remain without a match. `named` says whether every candidate is loaded by its name; if one is an object, others may be objects
-    unknown to this run.
-
-    Raises:
-        UsageError: if an entry names something that does not exist, or matches no case and does not belong to another run.
-    """
-    cases = list(cases)
-    require_existing(entries, cases, named=named)
-    idle = [e for e in entries if not any(e.matches(case) for case in cases) and not _is_of_another_run(e, cases)]
-    if idle:
-        rendered = "; ".join(
-            f"{e.where}: check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}".removeprefix(": ")
-            for e in idle
-        )
-        raise UsageError(f"known failures that match nothing that is run: {rendered}")
-    return {case: found for case in cases if (found := [e for e in entries if e.matches(case)])}
+# How to list all names, of those that are too many to report.
+_MANY = {"fault": "`bert-conformance golden power` prints those that there are"}
 
 
-def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
-    """Return whether one pattern of the entry matches nothing in the cases of this run."""
-    return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in PATTERNS)
-
-
-def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
-    """Raise `UsageError` with all entries that have a pattern that matches nothing, neither in these cases nor elsewhere."""
-    run = {what: {getattr(case, what) for case in cases} for what in PATTERNS}
-
-    @cache  # most entries share patterns
-    def wrong(what: str, pattern: str) -> str | None:
-        return missing(what, pattern, run.get(what, ()))
-
-    patterns = [what for what in (*PATTERNS, "activation", "fault") if named or what != "implementation"]
-    found = [(e, wrong(what, pattern)) for e in entries for what in patterns if (pattern := getattr(e, what))]
-    rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
-    if rendered:
-        raise UsageError("entries that name something unknown: " + "; ".join(rendered))
-
-
-@lru_cache(maxsize=64)
-def _existing(what: str) -> Sequence[str]:
-    """Return the names of a kind that exist regardless of the run."""
-    names: Mapping[str, Any] = {
-        "check": lambda: CHECKS,
-        "implementation": lambda: (r.name for r in registered()),
-        "golden": manifest,
-        "device": lambda: USUAL,
-        "dtype": lambda: FORMATS,
-        "activation": lambda: (name for a in _architectures() for name in table(a)),
-        "fault": lambda: (*BY_NAME, *(fault.name for fault in FITTED)),
-    }
-    return tuple(dict.fromkeys(names[what]()))
-
-
-def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
-    """Return a message with the nearest names if a pattern matches no existing name; None if it matches one.
-
-    `what` is `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which takes a name, not a pattern.
-    The names of this kind in the `run` count as existing.
-    """
-    names = [*run, *_existing(what)]
-    if pattern in names or (what != "fault" and any(fnmatchcase(name, pattern) for name in names)) or _is_elsewhere(what, pattern):
-        return None
-    return f"no {what} {pattern!r}; {nearest(pattern, () if what == 'activation' else dict.fromkeys(names), _MANY.get(what, ''))}"
-
-
-def _is_elsewhere(what: str, pattern: str) -> bool:
-    """Return whether a pattern may match a name that is not among the existing ones; nothing is imported."""
-    is_pattern = any(c in pattern for c in "*?[")
-    try:
-        match what:
-            case "implementation":  # `module:name` of a package found here, a file, or a pattern of these
-                package = pattern.partition(":")[0].partition(".")[0] if ":" in pattern else ""
-                named = package and (Path(package).is_dir() or Path(f"{package}.py").is_file() or find_spec(package))
-                return bool(named) or (is_pattern and any(c in pattern for c in ":./")) or Path(pattern).is_file()
-            case "golden":
-                return pattern.startswith("checkpoint:") or Path(pattern).exists()
-            case "device":  # of a type that torch has on any platform; a type with a wildcard may be any
-                kind = pattern.partition(":")[0]
-                return any(c in kind for c in "*?[") or not_a_device(kind) is None
-            case "activation":
-                return _is_of_training(pattern)
-    except (ValueError, ImportError, OSError):  # __main__ has no spec, and a name may be too long for a path
-        return pattern.startswith("__main__:")
-    return False
-
-
-def _architectures() -> tuple[Architecture, ...]:
-    """Return architectures with every part that only some have."""
-    normed = Architecture(2, 1, _LAYERS, 1, 1, 1, heads=("masked_lm", "next_sentence", "classification"))
-    return (
-        normed,
-        normed.with_(embedding_norm=False, heads=("plain_masked_lm", "plain_next_sentence")),
-        normed.with_(heads=("question_answering",), pooling="mean", normalize=True),
-        normed.with_(heads=("token_classification",), position_embedding_type="relative_key_query"),
-        normed.with_(heads=("multiple_choice",), is_decoder=True, add_cross_attention=True),
-    )
-
-
-def _is_of_training(pattern: str) -> bool:
-    """Return whether a pattern matches a gradient, or a tensor in a step of training, whatever the number of the step."""
-    first = re.sub(r"^step\.\d+\.", "step.1.", pattern)
-    names = (*_existing("activation"), *(name for a in _architectures() for name in parameter_shapes(a)))
-    return any(fnmatchcase(form.format(name), first) for name in names for form in ("{}.grad", "step.1.{}", "step.1.{}.grad"))
+def _existing() -> Mapping[str, Collection[str]]:
+    """Return the names of each kind whose names are all known: those of checks and formats are patterns in an entry."""
+    return {"check": CHECKS, "dtype": FORMATS, "fault": (*BY_NAME, *(fault.name for fault in FITTED))}
 
 
 def apply_known_failures(result: Result, request: Request) -> Result:
@@ -194,12 +80,11 @@ def apply_known_failures(result: Result, request: Request) -> Result:
     The outcome is `error` if the candidate's file cannot be read or names something that does not exist.
     """
     try:
-        try:
-            own = declared(request.candidate)
-        except ConformanceError:  # it cannot be loaded, as its result says
-            own = []
-        require_existing(own, [result.case])
-        return expected(result, [*(request.known_failures or ()), *own])
+        candidate = request.candidate
+    except ConformanceError:  # it cannot be loaded, as its result says
+        candidate = None
+    try:
+        return expected(result, [*(request.known_failures or ()), *declared(candidate)])
     except UsageError as error:
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 

@@ -1,20 +1,18 @@
 """A test of the mean and variance of the LayerNorm results of the embedding and of every residual."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from conformance.candidates.arrays import Stream
-from conformance.checks.candidate_device import ViewedCandidate, functions_of
+from conformance.checks.candidate_device import functions_of
 from conformance.checks.check import Request
 from conformance.checks.judgement import Judgement
-from conformance.checks.passes import Pass, forward_passes
+from conformance.checks.passes import Pass, forward_passes, viewed
 from conformance.errors import CandidateError, NotApplicable
 from conformance.judge.requirements import accepted_array
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
@@ -36,33 +34,30 @@ def moments(request: Request) -> Sequence[Pass]:
     same sign) times the threshold for the number of tests.
     """
     functions = functions_of(request.candidate, request.case.device)
-    view = partial(watched, functions=functions, calls=request.runs * len(request.golden.batches))
-    return forward_passes(request.of_candidate(ViewedCandidate(request.candidate, view)))
+    calls = request.runs * len(request.golden.batches)
+    look = partial(watched, dtype=request.case.dtype, device=request.case.device, functions=functions, calls=calls)
+    return viewed(forward_passes(request), look)
 
 
-def watched(
-    checkpoint: Checkpoint, device: str, dtype: str, functions: FunctionErrorBounds, *, calls: int = 1
-) -> Callable[[Any, Stream], Stream]:
-    """Return a function that passes a stream on and checks the means and variances of the norms in it.
+def watched(network: Network, stream: Stream, *, dtype: str, device: str, functions: FunctionErrorBounds, calls: int = 1) -> Stream:
+    """Yield the activations of a stream, and check the means and variances of the norms among them.
 
-    The returned function raises `CandidateError` at the first wrong mean or variance, and `NotApplicable` if no norm is exposed.
     The false-alarm probability is shared among `calls` calls and the norms of each.
+
+    Raises:
+        CandidateError: at the first wrong mean or variance.
+        NotApplicable: if no norm is exposed.
     """
-
-    def view(batch: Any, stream: Stream) -> Stream:
-        network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy().held_in(dtype))
-        norms, legal = _norms(network), hypotheses(dtype, device, functions)
-        alpha, seen = sidak_share(calls * len(norms)), 0
-        for name, value in stream:
-            if name in norms:
-                made = accepted_array(network.table[name], value, network, dtype, device)
-                _require_moments(name, np.asarray(made, np.float64), norms[name], network.batch, legal, alpha)
-                seen += 1
-            yield name, value
-        if not seen:
-            raise NotApplicable(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
-
-    return view
+    norms, legal = _norms(network), hypotheses(dtype, device, functions)
+    alpha, seen = sidak_share(calls * len(norms)), 0
+    for name, value in stream:
+        if name in norms:
+            made = accepted_array(network.table[name], value, network, dtype, device)
+            _require_moments(name, np.asarray(made, np.float64), norms[name], network.batch, legal, alpha)
+            seen += 1
+        yield name, value
+    if not seen:
+        raise NotApplicable(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
 
 
 def _norms(network: Network) -> dict[str, Step]:

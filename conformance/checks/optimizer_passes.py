@@ -24,7 +24,7 @@ from conformance.model.training import SCHEDULED, STEPPED, STEPS, WHOLE, Trainin
 from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
-from conformance.oracle.training_run import TrainingRun
+from conformance.oracle.training_run import KeptSteps, TrainingRun
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
@@ -188,7 +188,7 @@ def gradient_passes(label: str, run: TrainingRun, stream: HeldStream, case: Case
     before = {name: x for name, x in read.items() if x is not None and np.isfinite(x).all()}
     if not loss or not run.gradients[0].keys() <= before.keys():
         return
-    network = Network(run.architecture, {**run.weights, **before}, run.batch, source=loss)
+    network = KeptSteps(run.architecture, {**run.weights, **before}, run.batch, source=loss)
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
     found += [(grad(name), held_in(case.dtype, np.zeros(shapes[name]))) for name in missing_gradients(run, network)]
     failure = partial(_failure, run, network, case)

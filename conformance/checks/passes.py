@@ -4,14 +4,16 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from conformance.candidates.arrays import Stream, pairs
 from conformance.candidates.registry import Runner
 from conformance.checks.candidate_device import inputs_device
 from conformance.checks.check import Request
 from conformance.checks.contract import prepared, require_support
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
@@ -86,3 +88,17 @@ def _pass(
 
 def _called(runner: Runner, batch: Batch, device: str) -> Any:
     return call_candidate(lambda: runner(batch.on(device)))
+
+
+def viewed(passes: Sequence[Pass], view: Callable[[Network, Stream], Stream]) -> Sequence[Pass]:
+    """Return the passes, whose activations first go through `view`, a function that filters or inspects them."""
+    return [_viewed(one, view) for one in passes]
+
+
+def _viewed(one: Pass, view: Callable[[Network, Stream], Stream]) -> Pass:
+    again = one.on_batch
+    return replace(
+        one,
+        call=lambda: view(one.network, pairs(one.call(), table(one.network.architecture))),
+        on_batch=again and (lambda batch: _viewed(again(batch), view)),
+    )

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from conformance.errors import UsageError
 from conformance.results.case import Case
@@ -29,12 +28,8 @@ def _identity(header: Header) -> dict[str, object]:
     }
 
 
-class Recording:
-    """A results file that is open for writing; a run that is interrupted leaves a file without a footer.
-
-    Attributes:
-        path: the file.
-    """
+class Recording(Writer):
+    """A results file that is open for writing; a run that is interrupted leaves a file without a footer."""
 
     def __init__(self, path: Path, header: Header, *, resume: bool = False) -> None:
         """Create the file, or continue the existing one if `resume` is set.
@@ -42,16 +37,15 @@ class Recording:
         Raises:
             UsageError: if another run is writing the file, or the file to resume has no header or belongs to a different run.
         """
-        self.path, self._header = path, header
-        self._records: list[CaseRecords] = []
-        self._writer = Writer(path, resume=resume)
+        super().__init__(path, resume=resume)
+        self._header, self._records = header, list[CaseRecords]()
         try:
             if resume and path.stat().st_size:
                 self._resume()
             else:
-                self._writer.write(header)
+                self.write(header)
         except BaseException:
-            self._writer.__exit__(None, None, None)
+            self.end(whole=False)
             raise
 
     def _resume(self) -> None:
@@ -67,30 +61,22 @@ class Recording:
                 "that command with --resume, or judge anew without --resume"
             )
         self._header, self._records = run.header, list(run.cases)
-        self._writer.keep(size)
+        self.keep(size)
 
     @property
     def recorded(self) -> frozenset[Case]:
         """The cases whose results are in the file."""
         return frozenset(records.check.case for records in self._records)
 
-    def __enter__(self) -> Self:
-        """Return the recording."""
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close the file, with a footer if no exception was raised."""
-        self.close(whole=kind is None)
+        self.end(whole=kind is None)
 
-    def close(self, *, whole: bool) -> None:
+    def end(self, *, whole: bool) -> None:
         """Write the footer if the run is complete (`whole`), and close the file."""
         if whole:
-            self._writer.write(footer(case.check for case in self._records))
-        self._writer.__exit__(None, None, None)
-
-    def require_unchanged(self) -> None:
-        """Raise `ResultsFileError` unless the file has what was written to it."""
-        self._writer.require_unchanged()
+            self.write(footer(case.check for case in self._records))
+        super().__exit__(None, None, None)
 
     @property
     def results(self) -> Results:
@@ -106,5 +92,5 @@ class Recording:
         """Write the records of a case."""
         self._records.append(records)
         for activation in records.activations:
-            self._writer.write(activation)
-        self._writer.write(records.check)
+            self.write(activation)
+        self.write(records.check)

@@ -1,4 +1,4 @@
-"""Run a failed check again, from the file of the failure or from a results file that contains it."""
+"""Run failed checks again, from the results file that contains them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,12 +6,10 @@ from pathlib import Path
 
 from conformance.checks.catalogue import named
 from conformance.checks.check import Plan, Request
-from conformance.checks.repro import REPLAY
 from conformance.checks.run_check import run_check
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.model.batch import Batch
-from conformance.model.files import parsed_json, read_safetensors, reading
 from conformance.results.example import Example
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord, Header
@@ -22,15 +20,13 @@ FAILED = ("fail", "crash", "timeout")
 
 
 def replayed(path: Path, run: Callable[[Request], Result] = run_check) -> list[Result]:
-    """Run the failures in a file again and return their results.
+    """Run the failures in a results file again and return their results.
 
-    The result of a failure in a results file that cannot be run again has outcome `error`. `run` runs one request.
+    The result of a failure that cannot be run again has outcome `error`. `run` runs one request.
 
     Raises:
-        UsageError: if the file is neither of the two, contains no failure, or is the file of a failure that cannot be run again.
+        UsageError: if the file is no results file, or contains no failure.
     """
-    if path.suffix == ".safetensors":
-        return [run(request_of(failure_of(path)))]
     results = read_results(path)
     failed = [check for check in results.checks if check.outcome in FAILED]
     if not failed:
@@ -41,13 +37,6 @@ def replayed(path: Path, run: Callable[[Request], Result] = run_check) -> list[R
 def _attempted(record: CheckRecord, headers: Sequence[Header], run: Callable[[Request], Result]) -> Result:
     found = run_guarded(lambda: run(request_of(record, headers)))
     return found.result(record.case) if isinstance(found, Termination) else found
-
-
-def failure_of(path: Path) -> CheckRecord:
-    """Return the record in the file of a failure; raise `UsageError` if it is another file."""
-    with reading(path, "a saved failure", UsageError):
-        _, metadata = read_safetensors(path, "batch/")
-        return parsed_json(metadata.get(REPLAY), CheckRecord)
 
 
 def request_of(record: CheckRecord, headers: Sequence[Header] = ()) -> Request:

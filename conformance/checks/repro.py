@@ -1,99 +1,50 @@
-"""The files that reproduce a failure: its inputs and activations, and a script; a later pass removes them."""
+"""The script that shows a failure, and the counterexample on which it does; a later pass removes the script."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-import msgspec
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
 from conformance.checks.check import Request
 from conformance.checks.integrity import unaltered
 from conformance.checks.search.subject import Subject
-from conformance.checks.snippet import from_any_folder, origin, snippet
+from conformance.checks.snippet import BEGIN, from_any_folder, origin, snippet
 from conformance.errors import ConformanceError
-from conformance.goldens.custom_golden import open_golden
-from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.local_error import screened
-from conformance.model.batch import Batch
-from conformance.model.files import open_safetensors
 from conformance.model.tokenizer import words
 from conformance.results.case import Case
 from conformance.results.example import Example, LawBroken, Location, Run
 from conformance.results.result import Counterexample, Result
-from conformance.results.to_records import check_record
 
-FAILURES = "failures"  # folder of the files that reproduce failures, in the folder of the results file
-REPLAY = "replay"  # key of the metadata of a failure's file: the record of the check
-_SUFFIXES = (".safetensors", ".py")
+FAILURES = "failures"  # folder of the scripts that show failures, in the folder of the results file
 
 
-def artifact_path(case: Case, folder: Path) -> Path:
-    """Return the path of the file of a case's failure; its script has the same path with another suffix."""
-    return folder / f"{case.file_name}.safetensors"
+def script_path(case: Case, folder: Path) -> Path:
+    """Return the path of the script of a case's failure."""
+    return folder / f"{case.file_name}.py"
 
 
-def remove_artifacts(case: Case, folder: Path) -> None:
-    """Remove the files of an earlier failure of a case."""
-    for suffix in _SUFFIXES:
-        artifact_path(case, folder).with_suffix(suffix).unlink(missing_ok=True)
+def remove_earlier_scripts(folder: Path) -> None:
+    """Remove the scripts of the failures of an earlier run; other files in the folder are left."""
+    for file in folder.glob("*.py"):
+        with file.open("rb") as script:
+            is_own = script.read(len(BEGIN)) == BEGIN.encode()
+        if is_own:
+            file.unlink()
 
 
-def remove_earlier_artifacts(folder: Path) -> None:
-    """Remove the files of the failures of an earlier run; other files in the folder are left."""
-    for file in folder.glob("*.safetensors"):
-        if _is_artifact(file):
-            for suffix in _SUFFIXES:
-                file.with_suffix(suffix).unlink(missing_ok=True)
-
-
-def _is_artifact(file: Path) -> bool:
+def leave(result: Result, folder: Path) -> None:
+    """Write the script of a failure to a folder, or remove it after a pass; report errors without raising them."""
+    path, found = script_path(result.case, folder), result.counterexample
+    fails = result.outcome in ("fail", "crash") and found is not None
     try:
-        with open_safetensors(file) as reader:
-            return REPLAY in (reader.metadata() or {})
-    except (OSError, ValueError, SafetensorError):  # no such file, or cut short
-        return False
-
-
-def write_repro(result: Result, golden: Golden, folder: Path) -> Path:
-    """Write the files of a failure and return the path of the one that `replay` reads."""
-    case, found, path = result.case, result.counterexample, artifact_path(result.case, folder)
-    candidate = from_any_folder((found.origin if found else "") or case.implementation)
-    record = msgspec.structs.replace(check_record(result), implementation=candidate, golden=golden.origin or golden.name)
-    arrays = stored_arrays(_batches(result, golden), {name: run.values for name, run in found.runs.items()} if found else {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_artifacts(case, folder)  # an existing symbolic link is not followed
-    save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, {REPLAY: msgspec.json.encode(record).decode()})
-    if found:
-        path.with_suffix(".py").write_text(found.script, "utf-8")
-    return path
-
-
-def leave(result: Result, golden: Golden | None, folder: Path) -> None:
-    """Write the files of a failure to a folder, or remove them after a pass; report errors without raising them.
-
-    The golden is opened by its name unless it is given, as a custom one.
-    """
-    fails = result.outcome in ("fail", "crash")
-    try:
-        if fails:
-            write_repro(result, golden or open_golden(result.case.golden), folder)
-        else:
-            remove_artifacts(result.case, folder)
-    except Exception as error:  # of any library that writes them
+        path.unlink(missing_ok=True)  # an existing symbolic link is not followed
+        if fails and found:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found.script, "utf-8")
+    except OSError as error:
         done = "written" if fails else "removed"
-        print(f"the files that reproduce {result.case} could not be {done}: {error}", file=sys.stderr)
-
-
-def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:
-    """Return the counterexample's batch and those derived from it, or the golden's."""
-    if result.counterexample:
-        return {"example": result.counterexample.example.batch, **{n: r.batch for n, r in result.counterexample.runs.items()}}
-    return golden.batches
+        print(f"the script that shows the failure of {result.case} could not be {done}: {error}", file=sys.stderr)
 
 
 def with_repro(result: Result, request: Request) -> Result:

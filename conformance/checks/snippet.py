@@ -19,6 +19,7 @@ from conformance.results.case import Case
 from conformance.results.example import Example, LawBroken, Location, Run
 from conformance.results.result import Counterexample
 
+BEGIN = "# This script shows a failure without the checks of bert-conformance.\n"  # first line of every script
 _ABOUT = 100  # number of lines of the failure's description; enough for more than the innermost part of a traceback
 
 
@@ -27,7 +28,7 @@ def snippet(case: Case, implementation: str | Any, found: Counterexample, reason
     broken = found.broken or LawBroken(reason)
     about = printable_lines(f"{case}: {reason}".strip())
     about = [*about[:_ABOUT], f"In a test, above parametrize_with_checks: {decorator(case, found.example)}"]
-    lines = [*(f"# {line}".rstrip() for line in about), "", *_imports(case, implementation, found, broken), ""]
+    lines = [BEGIN.rstrip(), *(f"# {line}".rstrip() for line in about), "", *_imports(case, implementation, found, broken), ""]
     if broken.script:
         return "\n".join([*lines, *broken.script]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]

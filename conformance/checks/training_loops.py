@@ -97,7 +97,7 @@ def _vectors(stream: HeldStream, layout: VectorLayout) -> list[Array]:
 
 
 LOSS = "cls.predictions.loss"
-STEPS = 150  # hf-eager on `tiny` needs a fifth of them (`test_learning.py`)
+STEPS = 150  # hf-eager on `tiny` needs a fifth of them
 MEASURED = ("tiny", "edges", "tanh", "sinusoidal", "decoder")  # goldens on which correct loops learn, as measured
 ROWS, LENGTH, HIDDEN = 32, 12, 4  # rows of a batch, positions of a row, and hidden positions of a row
 
@@ -128,7 +128,7 @@ def learning(request: Request, count: Count) -> str:
 
     where the loss is the mean over all hidden positions. Hence a network that has learnt nothing passes with probability at most α.
     That a correct loop falls below the bound within the given number of steps is not derived but measured, on the goldens named
-    here (`test_learning.py`). On `deep` a correct loop does not, so the check does not apply there, nor to custom networks.
+    here (`test_loss_curve.py`). On `deep` a correct loop does not, so the check does not apply there, nor to custom networks.
     """
     _require_fit(request.golden, request.case.dtype)
     loss, tokens = _loss_after_training(request)

@@ -55,6 +55,7 @@ _SUBJECT = {
 _RUN = {
     "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
     "trace (default: all that are registered)",
+    "-i --implementation NAME…": "a candidate too; may be repeated",
     "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
     "all, which takes minutes; tiny takes seconds)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
@@ -163,9 +164,9 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         _SIMILARITY,
     ),
     "replay": (
-        "repeat a saved failure, or every failure of a results file",
+        "repeat the failures of a results file",
         "commands:replay",
-        {"FILE": "a file of `failures/`, or a results file", **_VERBOSE},
+        {"FILE": "a results file", **_VERBOSE},
     ),
     "cache": ("show or clear the data kept between runs", "commands:cache", {"--clear": "remove all entries"}),
     "map": (
@@ -262,7 +263,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, unknown = argument_parser().parse_known_args(argv)
     if arguments.command_name == "run":
         further = [name for name in unknown if not name.startswith("-")]
-        arguments.implementation = [*arguments.candidate, *further]
+        arguments.implementation = [*arguments.candidate, *further, *arguments.implementation]
         unknown = [option for option in unknown if option.startswith("-")]
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")

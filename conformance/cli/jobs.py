@@ -41,7 +41,7 @@ def in_processes(options: Callable[[], RunOptions], jobs: int, cases: Sequence[C
         jobs: number of processes.
         cases: the cases.
         runs: number of cases of the run, among which the false-alarm probability is shared.
-        folder: folder of the files that failures leave.
+        folder: folder of the scripts that failures leave.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // jobs, 1)))  # the processes inherit it
     context = multiprocessing.get_context("spawn")
@@ -96,6 +96,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _records_of(case: Case) -> CaseRecords:
     _Process.is_busy = True
     try:
-        return left_of(_Process.candidates.result(case), _Process.candidates.options, _Process.folder)
+        return left_of(_Process.candidates.result(case), _Process.folder)
     finally:
         _Process.is_busy = False

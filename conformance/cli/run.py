@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformance.checks.known_failures import matched
 from conformance.checks.recording import Recording
-from conformance.checks.repro import FAILURES, remove_earlier_artifacts
+from conformance.checks.repro import FAILURES, remove_earlier_scripts
 from conformance.checks.run_header import header_of
 from conformance.cli.interrupts import Interrupt, raise_lost_interrupt
 from conformance.cli.output import print_report, write
@@ -36,7 +35,6 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     with Candidates(options) as candidates:
         cases = cases_of(options, candidates.is_instrumented)
         candidates.runs = len(cases)
-        matched(options.known, cases)
         recording = _recording(options, cases, out, resume=resume)
         recorded = recording.recorded
         left = [case for case in cases if case not in recorded]
@@ -65,10 +63,10 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
 def _computing(
     candidates: Candidates, options_of: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], out: Path
 ) -> Iterator[Callable[[Case], CaseRecords]]:
-    """Yield the function that returns the records of a case; the files that reproduce a failure are left in the folder `out`."""
+    """Yield the function that returns the records of a case; the scripts that show failures are left in the folder `out`."""
     folder = out.resolve() / FAILURES
     if jobs == 1:
-        yield lambda case: left_of(candidates.result(case), candidates.options, folder)
+        yield lambda case: left_of(candidates.result(case), folder)
         return
     from conformance.cli.jobs import in_processes
 
@@ -77,7 +75,7 @@ def _computing(
 
 
 def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume: bool) -> Recording:
-    """Open the results file of a run. Remove an earlier page and, unless this run resumes, the files of earlier failures."""
+    """Open the results file of a run. Remove an earlier page and, unless this run resumes, the scripts of earlier failures."""
     path = out.resolve() / _RESULTS
     header = header_of(
         options.device,
@@ -93,7 +91,7 @@ def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume:
     with suppress(OSError):  # a folder of that name: reported when the page is written
         (out.resolve() / _PAGE).unlink(missing_ok=True)
     if not resume:
-        remove_earlier_artifacts(path.parent / FAILURES)
+        remove_earlier_scripts(path.parent / FAILURES)
     return recording
 
 
@@ -117,8 +115,8 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
 
 def _saved_failures(results: Results, out: Path) -> str:
-    """Return a line on the folder with the failures of this run; empty if none was saved."""
+    """Return a line on the folder with the scripts of this run's failures; empty if there is none."""
     folder = out / FAILURES
     if not folder.is_dir() or not any(check.outcome in ("fail", "crash") for check in results.checks):
         return ""
-    return f"\nfailures: {folder}: of each, a batch for `bert-conformance replay` and a script"
+    return f"\nfailures: a script of each in {folder}; `bert-conformance replay {out / _RESULTS}` repeats them"

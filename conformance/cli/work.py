@@ -104,9 +104,9 @@ def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
     return cache(lambda name: trace_of(name) or RemoteCandidate(worker, name))
 
 
-def left_of(result: Result, options: RunOptions, folder: Path) -> CaseRecords:
-    """Leave the files that reproduce a failure in a folder, and return the records of the result."""
-    leave(result, options.goldens[result.case.golden], folder)
+def left_of(result: Result, folder: Path) -> CaseRecords:
+    """Leave the script that shows a failure in a folder, and return the records of the result."""
+    leave(result, folder)
     return records_of(result)
 
 

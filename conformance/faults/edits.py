@@ -161,7 +161,8 @@ def has_parameters_of(where: Where) -> Change:
 
     def change(step: Step, context: FaultContext) -> Step | None:
         parameters = parameters_of(context, where(step) or "", step)
-        same = parameters is not None and all(np.array_equal(parameters[n], p) for n, p in step.site.parameters.items())
+        pairs = [] if parameters is None else [(parameters[n], p) for n, p in step.site.parameters.items()]
+        same = all(other is own or np.array_equal(other, own) for other, own in pairs)
         return None if parameters is None or same else with_parameters(step, **parameters)
 
     return change

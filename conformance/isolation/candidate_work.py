@@ -155,7 +155,7 @@ class CandidateWork:
         weights = LazyWeights(parameters, partial(self._parameter_of, self._checkpoints))
         self._subject, self._stream, self._inputs = None, iter(()), ()  # free the memory of the previous runner first
         checkpoint, candidate = Checkpoint(architecture, weights), self._form(unobserved=unobserved)
-        self._subject = Subject(candidate, checkpoint, device, dtype, "", prepared(candidate, checkpoint, device, dtype))
+        self._subject = Subject(candidate, checkpoint, device, dtype, prepared(candidate, checkpoint, device, dtype))
         self._device = device
 
     def call(self, batch: Batch, mask: str, at_once: bool, source: str | None, gradient: Array | None, seed: int | None) -> None:

@@ -158,9 +158,9 @@ class Link:
         """Close this end."""
         self.end.close()
 
-    def _line(self, longest: float) -> bytes:
+    def _line(self, longest: float) -> bytearray:
         """Receive a line, and nothing of what follows it, so that waiting for the socket is waiting for the next message."""
-        line = b""
+        line = bytearray()
         while not line.endswith(b"\n"):
             self._wait()
             ahead = self.end.recv(_CHUNK, socket.MSG_PEEK)

@@ -14,9 +14,10 @@ from conformance.candidates.capture import is_at_once
 from conformance.candidates.lookup import arguments_of, is_command
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.data_check import most_rows
-from conformance.checks.search.subject import SECONDS, IsolatedRunner, Subject
+from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.search.surroundings import Surroundings
-from conformance.errors import CandidateEnded, CandidateError, CandidateTimeout
+from conformance.checks.snippet import loadable
+from conformance.errors import CandidateEnded, CandidateError, CandidateTimeout, Unsupported
 from conformance.isolation.candidate_work import TOGETHER, WIDEST_ELEMENT, CandidateWork, Head
 from conformance.isolation.link import PAGE, PROTOCOL, types_of
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
@@ -29,6 +30,7 @@ from conformance.model.training import Training
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_SECONDS = 300.0  # time limit of a worker for one batch; includes a cold start of a device and a compiler's first run
 _OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # can be asked whichever runner the worker has prepared
 _OF_A_CALL = (CandidateWork.next, CandidateWork.read)
 
@@ -228,17 +230,27 @@ class RemoteRunner(IsolatedRunner):
         """The surroundings of the runner in the worker; a program in another language has none, and changes none here."""
         return Surroundings(None, self._place[0]) if self._candidate.is_program else _RemoteSurroundings(self)
 
-    def answers_apart(self, subject: Subject, batch: Batch) -> bool:
-        """Return whether the candidate answers a batch in another worker; see `IsolatedRunner`."""
-        with WorkerProcess(CandidateWork, ResourceLimits(SECONDS)) as other:
-            candidate = RemoteCandidate(other, self._candidate.name, unobserved=self._candidate.is_unobserved)
-            try:
-                answered = replace(subject, runner=candidate.prepare(subject.checkpoint, *self._place[:2])).answers(batch)
-                return answered and other.process is not None  # None: the device is broken
-            except CandidateTimeout:
-                raise CandidateError(f"no answer within {SECONDS} s to what must be refused") from None
-            except CandidateEnded:
-                return False
+
+def answers_in_a_worker(subject: Subject, batch: Batch) -> bool:
+    """Return whether a candidate answers a batch, with any result, in a new worker: it may end that or break its device.
+
+    Raises:
+        Unsupported: nothing loads the candidate by a name.
+        CandidateError: the candidate exceeds the time limit.
+    """
+    given = subject.candidate
+    name = given.name if isinstance(given, RemoteCandidate) else loadable(subject.name, given)
+    if not name:
+        raise Unsupported("it can be asked in a process of its own alone, and no module holds it by a name")
+    with WorkerProcess(CandidateWork, ResourceLimits(_SECONDS)) as worker:
+        candidate = RemoteCandidate(worker, name, unobserved=isinstance(given, RemoteCandidate) and given.is_unobserved)
+        try:
+            answered = replace(subject, runner=candidate.prepare(subject.checkpoint, subject.device, subject.dtype)).answers(batch)
+            return answered and worker.process is not None  # None: the device is broken
+        except CandidateTimeout:
+            raise CandidateError(f"no answer within {_SECONDS:g} s to what must be refused") from None
+        except CandidateEnded:
+            return False
 
 
 class _RemoteSurroundings(Surroundings):

@@ -8,13 +8,12 @@ One batch passes from `observation` (an activation with the captured ones before
 - The expected result and its error: `segment` and `observation` (from the candidate's own inputs), `noise`, `judged_elements` and
   `looked_up_rows` (which elements count, and how many are independent).
 - Large activations: `gate`, which tests a sample exactly and verifies the rest.
-- The filters of mistakes: `filters`, summed by `block_totals`, each of a direction of `fault_directions` with `fault_effects`.
+- The filters of mistakes: `filters`, each of a direction of `fault_directions`, summed by `fault_effects`.
 - The global error, which a step may amplify, and its unit: `global_error`, kept by `cache`.
 - A failing activation: `failing_activation`, by `explanation_search`, which solves a `step_problem`. `search` finds the sets of
   faults that explain an array, here and in `diagnosis`.
-- What nothing explains: `residual_description`, with `error_distribution` and `narrower_format`.
-- What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order; and
-  `found_equations`, the equations that a candidate has instead, and sigma propagated through them.
+- What nothing explains: `residual_description`, with `error_distribution`.
+- What follows a wrong step: `backward_of_wrong_steps`; `layer_order`, one origin for layers in the wrong order.
 - Other tests: `dropout_masks`, `initial_draws`, `loss_curve`, `cosines`.
 - Properties of the goldens: `detection_power`, `verify_goldens`.
 - Words: `number_words`, `step_phrases`. Parallel execution: `threads`.

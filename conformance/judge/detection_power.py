@@ -16,7 +16,7 @@ from conformance.faults import CATALOGUE, training
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.judge.fault_directions import possible_directions
-from conformance.judge.filters import expected_z, project
+from conformance.judge.filters import expected_z
 from conformance.judge.judged_elements import judged_elements
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
@@ -60,7 +60,7 @@ class Power:
     places: int
 
 
-def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False, sigma: Sigma = "modular") -> list[Power]:
+def power(golden: Golden, dtype: str, *, sigma: Sigma = "modular") -> list[Power]:
     """Return a golden's row of the matrix in one dtype, one cell for each fault, in the order of the catalogue.
 
     Every batch of the golden counts. Goldens in `BACKWARD` include backward passes in both modes; the smallest golden includes
@@ -69,16 +69,13 @@ def power(golden: Golden, dtype: str, *, only: str = "", filtered: bool = False,
     Args:
         golden: the golden.
         dtype: name of the format.
-        only: name of a fault, for its cell alone.
-        filtered: whether the expected z is that of the matched filter everywhere, as in a report that names the fault. By default,
-            it is the largest element's error, which is faster to compute, where that is enough to detect the fault.
         sigma: the arithmetic from which sigma is derived.
     """
     legal = as_captured(hypotheses(dtype))
     hypothesis = representative_hypothesis(dtype) if sigma == "modular" else legal[-1]
-    found: dict[str, dict[str, _Expected]] = defaultdict(dict)
+    found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
-        for fault, activation, expected in _expected(network, hypothesis, only, filtered=filtered):
+        for fault, activation, expected in _expected(network, hypothesis):
             found[fault][activation + label] = expected
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
@@ -119,15 +116,7 @@ def _masks(network: Network) -> dict[str, Array]:
     return masks
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """The expected z of a fault at a place, and whether the fault is separable there."""
-
-    z: float
-    is_separable: bool
-
-
-def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: bool) -> Iterator[tuple[str, str, _Expected]]:
+def _expected(network: Network, hypothesis: Hypothesis) -> Iterator[tuple[str, str, float]]:
     """Yield (fault, place, expected z) over one batch.
 
     A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
@@ -140,7 +129,7 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
         if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         possible = [d for late in (False, True) for d in possible_directions(segment, storage, after_failure=late)]
-        asked = [d for d in possible if only in ("", d.fault.name) and (not network.kept or d.fault.name in _OF_TRAINING)]
+        asked = [d for d in possible if not network.kept or d.fault.name in _OF_TRAINING]
         effective = [d for d in asked if d.effect is not None]
         if not effective:
             continue
@@ -152,11 +141,10 @@ def _expected(network: Network, hypothesis: Hypothesis, only: str, *, filtered: 
                 z = float("inf") if np.where(judged, direction.known_effect, 0.0).any() else 0.0
             else:
                 z = expected_z(direction.known_effect, noise, largest)
-            found = project(direction.known_effect, direction.known_effect, noise) if filtered and noise is not None else None
-            yield direction.fault.name, name, _Expected(found.expected_z if found else z, z >= SEPARABLE_Z)
+            yield direction.fault.name, name, z
 
 
-def _cell(golden: str, dtype: str, fault: str, places: dict[str, _Expected]) -> Power:
-    weakest = min(places, key=lambda n: places[n].z)
-    separable = sum(p.is_separable for p in places.values())
-    return Power(golden, dtype, fault, max(p.z for p in places.values()), places[weakest].z, weakest, separable, len(places))
+def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:
+    weakest = min(places, key=lambda name: places[name])
+    separable = sum(z >= SEPARABLE_Z for z in places.values())
+    return Power(golden, dtype, fault, max(places.values()), places[weakest], weakest, separable, len(places))

@@ -1,6 +1,6 @@
-"""Distribution of a residual: a histogram to compare with the predicted noise, and the RMS along each axis.
+"""Distribution of a failing residual: its RMS along each axis.
 
-The distribution is for display; nothing is judged by it.
+The distribution is for display, to three digits; nothing is judged by it.
 
 Heads are the slices of features that stand side by side along the last axis.
 """
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.model.activation import Activation
-from conformance.numerics.formats import Array, Captured, Mask
+from conformance.numerics.formats import Array, Mask
 
 
 def heads_in(row: Activation, width: int, head_size: int) -> int:
@@ -39,15 +38,11 @@ def heads_in(row: Activation, width: int, head_size: int) -> int:
     return width // head_size if projected and "attention.self." in row.name and width % head_size == 0 else 0
 
 
-REACH, STEP = 6.0, 0.5  # range and bin width of the histogram, in sigma; values beyond the range are counted in its end bins
 SLICES = 64  # maximum number of slices of a strip, as many as a reader can distinguish
 
 _LARGEST = 1e150  # its square is finite, and so is a sum of many such squares
 
-ZERO = round(REACH / STEP) + 1  # index of the bin that holds 0
-BINS = 2 * ZERO  # with the two bins of the values beyond the range
-
-Histogram = npt.NDArray[np.int64]
+Errors = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -57,35 +52,32 @@ class Strip:
     Attributes:
         axis: `batch row`, `position`, `query`, `key`, `head` or `feature`.
         size: length of the axis.
-        values: RMS over the judged elements of each slice, NaN for a slice without any; if the axis is longer than `values`, each
+        values: RMS over the judged elements of each slice, None for a slice without any; if the axis is longer than `values`, each
             value covers `-(-size // len(values))` adjacent slices.
     """
 
     axis: str
     size: int
-    values: tuple[float, ...]
+    values: Errors
 
 
 @dataclass(frozen=True)
 class ErrorDistribution:
-    """The distribution of a residual over sizes and places.
+    """The distribution of a residual over places.
 
     Attributes:
         unit: `sigma`, or `ulp` at exact activations.
-        counts: numbers of judged elements below −REACH, in each bin of width STEP, and above REACH; empty at exact activations.
-        strips: for a failure, one strip for each axis.
-        tokens: for a failure, the RMS at each row and position, NaN where nothing is judged; empty if the activation has no
-            positions.
+        strips: one strip for each axis.
+        tokens: the RMS at each row and position, None where nothing is judged; empty if the activation has no positions.
     """
 
     unit: Literal["sigma", "ulp"]
-    counts: tuple[int, ...] = ()
     strips: tuple[Strip, ...] = ()
-    tokens: tuple[tuple[float, ...], ...] = ()
+    tokens: tuple[Errors, ...] = ()
 
 
 def distribution_of(
-    row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], head_size: int, *, fails: bool
+    row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], head_size: int
 ) -> ErrorDistribution:
     """Return the distribution of a signed residual in units of sigma or ulp.
 
@@ -95,26 +87,13 @@ def distribution_of(
         judged: mask of the judged elements.
         unit: unit of `scaled`.
         head_size: number of features of an attention head.
-        fails: whether the activation fails; only then are strips and tokens computed.
     """
     scaled = np.nan_to_num(scaled, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
-    rendered = tuple(int(n) for n in counts(scaled[judged])) if unit == "sigma" else ()
-    if not fails or not row.axes:
-        return ErrorDistribution(unit, rendered)
+    if not row.axes:
+        return ErrorDistribution(unit)
     squares, places = np.minimum(np.abs(np.where(judged, scaled, 0.0)), _LARGEST) ** 2, judged.astype(np.float64)
     strips = tuple(_strips(row, squares, places, head_size))
-    return ErrorDistribution(unit, rendered, strips, _tokens(row, squares, places))
-
-
-def counts(scaled: Captured) -> Histogram:
-    """Return the numbers of values below −REACH, in each bin of width STEP, and above REACH; NaN counts as above."""
-    with np.errstate(over="ignore"):
-        index = scaled.astype(np.float32).ravel()
-        index += np.float32(REACH + STEP)  # one bin more, so that truncation rounds down
-        index *= np.float32(1.0 / STEP)
-    np.fmin(index, np.float32(BINS - 1), out=index)
-    np.maximum(index, np.float32(0.0), out=index)
-    return np.asarray(np.bincount(index.astype(np.uint8), minlength=BINS))
+    return ErrorDistribution(unit, strips, _tokens(row, squares, places))
 
 
 def _strips(row: Activation, squares: Array, places: Array, head_size: int) -> Iterator[Strip]:
@@ -136,7 +115,7 @@ def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
     return Strip(axis, squares.size, _rms(np.add.reduceat(squares, starts), np.add.reduceat(places, starts)))
 
 
-def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float, ...], ...]:
+def _tokens(row: Activation, squares: Array, places: Array) -> tuple[Errors, ...]:
     axis = next((a for a in ("position", "query") if a in row.axes), None)
     if axis is None:
         return ()
@@ -144,6 +123,6 @@ def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float
     return tuple(_rms(s, p) for s, p in zip(squares.sum(others), places.sum(others), strict=True))
 
 
-def _rms(squares: Array, places: Array) -> tuple[float, ...]:
+def _rms(squares: Array, places: Array) -> Errors:
     with np.errstate(invalid="ignore"):
-        return tuple(float(x) for x in np.sqrt(squares / places))
+        return tuple(None if np.isnan(x) else float(f"{x:.3g}") for x in np.sqrt(squares / places))

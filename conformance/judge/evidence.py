@@ -173,7 +173,7 @@ class LocalJudgement:
         rms_threshold, max_threshold, filter_threshold: largest values that the statistics may take.
         filters: the result for every fault that was tested.
         explanations: if the judgement fails, the sets of faults that account for the residual, best first.
-        distribution: distribution of the residual, for display.
+        distribution: if the judgement fails, the distribution of the residual, for display.
         has_unexposed_steps: whether steps between the activation and the captured ones it is computed from are not exposed.
         rests_on: what shows that the elements pass that are not tested exactly; `error` and `nll` are then those of a sample.
         row_nll: −ln of the likelihood of the rows' projections on a mistake (`row_nlls`), up to a constant; 0 unless

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from conformance.faults.fault import ROWS
 from conformance.judge import Depth
-from conformance.judge.block_totals import BlockTotals
 from conformance.judge.error_distribution import distribution_of
 from conformance.judge.evidence import BY_OPERATIONS, Error, Explanation, FilterResult, LocalJudgement
 from conformance.judge.explanation_search import (
@@ -23,7 +23,8 @@ from conformance.judge.explanation_search import (
     single_explanations,
 )
 from conformance.judge.fault_directions import Direction, direction, effective_directions, in_other_layers, possible_directions
-from conformance.judge.filters import GROSS, is_gross, matched, project, row_nlls
+from conformance.judge.fault_effects import BlockTotals
+from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, matched, project, row_nlls
 from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact, of_segment
@@ -32,7 +33,7 @@ from conformance.judge.search.first_order_screen import ranked
 from conformance.judge.segment import Segment
 from conformance.judge.step_problem import StepProblem
 from conformance.numerics.arithmetic import Hypothesis, still_needed
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import ErrorLimits, Limits, projection_threshold
 from conformance.oracle.linear import Linear
@@ -90,7 +91,7 @@ class Judged:
         local, block = test.of_totals(hypothesis, totals), test.observation.whole
         if not local.passes:
             scaled = in_sigma(block.residual, block.noise(hypothesis))
-            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size, fails=True)
+            distribution = distribution_of(block.activation, scaled, block.judged, "sigma", block.head_size)
             local = replace(local, distribution=distribution)
         return cls(test, hypothesis, totals, local)
 
@@ -351,25 +352,22 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     difference that its rounding explains.
     """
     threshold, storage = projection_threshold(alpha), hypothesis.arithmetic.storage
-    if depth == "screen" and observation.is_unchanged_copy:
-        return LocalJudgement("exact", "exact", Error(None, None, 0.0, (0,) * observation.actual.ndim), 0.0, 0.0, 0.0, threshold)
-    block = observation.whole
-    actual, judged = block.actual, block.judged
-    error = ErrorSums.of(np.zeros(0), 0, zeroed(block.residual, judged)).exact
+    error = Error(None, None, 0.0, (0,) * observation.actual.ndim)
+    if not observation.is_unchanged_copy:
+        error = ErrorSums.of(np.zeros(0), 0, zeroed(observation.whole.residual, observation.whole.judged)).exact
     local = LocalJudgement("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
     if depth == "screen":
         return local
-    noise = of_exact(block.segment.value, storage, judged)
-    near = list(effective_directions(block.segment, storage))
-    filters = (matched(d, actual, noise, threshold, threshold) for d in near)
-    local = replace(local, filters=tuple(f for f in filters if f))
+    local = replace(local, filters=tuple(_filters_of_exact(observation, storage, threshold)))
     if local.passes:
         return local
     if observation.on_device:
         return judge_exact_steps(observation.in_memory, hypothesis, alpha, depth)
+    block = observation.whole
+    actual, judged = block.actual, block.judged
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size, fails=True))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size))
 
     def roundings_of(faulty: Segment) -> Roundings:
         return faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
@@ -382,7 +380,24 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
         allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
+    near, noise = effective_directions(block.segment, storage), _nominal(block, storage)
     problem = StepProblem(block.segment, storage, actual, noise, threshold, noise_of, accounts, lambda _: 0.0)
     return replace(
         local, explanations=explanations(problem, [*near, *possible_directions(block.segment, storage, after_failure=True)])
     )
+
+
+def _filters_of_exact(observation: Observation, storage: Format, threshold: float) -> Iterator[FilterResult]:
+    """Yield the filter result of each mistake that changes an exact activation, of one that is gross on the probe by that alone."""
+    whole, probe = observation.whole, observation.probe
+    for near in possible_directions(probe.segment, storage):
+        effect = None if near.fault.extent == ROWS else near.effect
+        if effect is not None and is_gross(size := largest_element(effect, _nominal(probe, storage)), threshold):
+            yield gross_result(near, size)
+        elif (on_whole := near.on(whole.segment)).effect is not None:
+            found = matched(on_whole, whole.actual, _nominal(whole, storage), threshold, threshold)
+            yield from (found,) if found else ()
+
+
+def _nominal(block: Block, storage: Format) -> Noise:
+    return of_exact(block.segment.value, storage, block.judged)

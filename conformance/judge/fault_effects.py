@@ -1,12 +1,16 @@
-"""The effect of a fault on an activation, the faults whose effect is gross, and the deviations of a parameter that are filtered.
+"""Totals over the blocks of an activation: its error and the effects of faults; and which deviations of a parameter are filtered.
 
-A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed.
+A fault that is gross on a few rows (`filters.is_gross`) is detected without a filter; for most faults nothing else is computed. The
+filters of the others are sums over blocks. Rows or numbers that repeat in several blocks share their noise; the resulting variance
+is added at the end.
 """
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -14,13 +18,13 @@ from conformance.faults.fault import ROWS
 from conformance.judge.evidence import FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import ProjectionSums, gross_result, is_gross, largest_element, project, projection_result
-from conformance.judge.noise import Noise, of_segment
+from conformance.judge.judged_elements import Hashes, repeats_of
+from conformance.judge.noise import LocalSums, Noise, of_segment
 from conformance.judge.observation import SMALL, Block, Observation
 from conformance.judge.segment import ORACLE, Segment
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
-from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import SEPARABLE_Z, Limits
 
 SHARES = tuple(sys.float_info.epsilon ** (n / 32.0) for n in range(8, 0, -1))  # of a parameter's usual deviation
@@ -85,6 +89,27 @@ def of_each_size(observation: Observation, directions: Sequence[Direction], wide
     return [one for direction in directions for one in sized(direction)]
 
 
+@dataclass(frozen=True)
+class BlockTotals:
+    """The results for an activation, or for a block of it, under one hypothesis.
+
+    Attributes:
+        errors: sums of the local residual.
+        effects: effects of the faults that change the activation, by the fault's index.
+        hashes: hashes of the rows (`Segment.hashes`).
+    """
+
+    errors: LocalSums
+    effects: Mapping[int, Effect]
+    hashes: Hashes
+
+    def __add__(self, other: "BlockTotals") -> "BlockTotals":
+        """Return the results for the elements of both operands."""
+        both = {i: self.effects[i] + other.effects[i] for i in self.effects.keys() & other.effects.keys()}
+        hashes = np.concatenate([self.hashes, other.hashes])
+        return BlockTotals(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
+
+
 class GrossEffects:
     """The effects of the faults that are gross on the probe; a faulty step is evaluated once for all hypotheses of a call.
 
@@ -107,9 +132,8 @@ class GrossEffects:
         self._known: dict[Hypothesis, Mapping[int, Effect]] = {}
         self._on: tuple[Segment, list[Direction]] | None = None
 
-    @cached_property
-    def coupling(self) -> dict[int, Array | None]:
-        """The change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
+    def _coupling(self) -> dict[int, Array | None]:
+        """Return the change of the whole activation by each fault that couples the rows of the batch, by the fault's index."""
         return {i: direction.effect for i, direction in enumerate(self.directions) if direction.fault.extent == ROWS}
 
     def on_block(
@@ -127,8 +151,7 @@ class GrossEffects:
         small = {i for i in changes if self.directions[i].share is not None}
         wide: dict[int, ProjectionSums] = {}
         if small and (h := self._widest):
-            widest = of_segment(block.segment, h, block.judged, apart=True) if apart else block.noise(h)
-            wide = {i: ProjectionSums.of(residual, changes[i], widest) for i in small}
+            wide = {i: ProjectionSums.of(residual, changes[i], block.noise(h, apart=apart)) for i in small}
 
         def effect(index: int, change: Array, noise: Noise) -> Effect:
             size = 0.0 if index in small else largest_element(change, noise)
@@ -136,6 +159,73 @@ class GrossEffects:
             return Effect(sums, size, wide.get(index, ProjectionSums()))
 
         return [{i: effect(i, change, noise) for i, change in changes.items()} for noise in noises]
+
+    def totals(self, hypotheses: Sequence[Hypothesis]) -> list[BlockTotals]:
+        """Return the totals over the activation's blocks under each hypothesis; each block is evaluated once for all of them."""
+        observation, gross = self._observation, self.under(*hypotheses)
+        is_whole = len(observation.rows) == 1
+        coupling = {} if is_whole else self._coupling()
+
+        def of_block(rows: slice) -> list[BlockTotals]:
+            block = observation.block(rows)
+            segment = block.segment
+            noises = [block.noise(hypothesis, apart=not is_whole) for hypothesis in hypotheses]
+            directions = self.on(segment) if is_whole else [direction.on(segment) for direction in self.directions]
+            changes: dict[int, Array] = {}
+            for i, direction in enumerate(directions):
+                if not all(i in known for known in gross):
+                    change = _cut(coupling[i], rows) if i in coupling else direction.effect
+                    changes |= {} if change is None else {i: change}
+            effects = self.on_block(block, block.residual, changes, noises, apart=not is_whole)
+            hashes = segment.hashes(hypotheses[0].arithmetic.storage)
+            errors = (LocalSums.of(block.residual, noise, block.counted, block.first) for noise in noises)
+            return [BlockTotals(of_errors, subtle, hashes) for of_errors, subtle in zip(errors, effects, strict=True)]
+
+        # A device computes one block after another, so that only one takes its memory.
+        parts = [of_block(rows) for rows in observation.rows] if observation.on_device else on_all_cores(of_block, observation.rows)
+        totals = [reduce(add, of_hypothesis) for of_hypothesis in zip(*parts, strict=True)]
+        totals = totals if is_whole else self._with_repeats(hypotheses, totals)
+        return [replace(total, effects={**total.effects, **known}) for total, known in zip(totals, gross, strict=True)]
+
+    def _with_repeats(self, hypotheses: Sequence[Hypothesis], totals: Sequence[BlockTotals]) -> list[BlockTotals]:
+        """Return totals over several blocks with the noise that these share.
+
+        Equal inputs of a function share their errors, if they are known, and equal rows do. To a filter of small deviations, the
+        variance that equal inputs share is added; any other filter is evaluated anew, on the whole activation.
+        """
+        observation, is_function = self._observation, self._observation.probe.segment.is_function
+        rows_repeat = repeats_of(totals[0].hashes).any_of(observation.judged)
+        changes: dict[int, Array] = {}  # of the whole activation by faults
+        found = []
+        for hypothesis, total in zip(hypotheses, totals, strict=True):
+            effects, inputs_repeat = dict(total.effects), is_function and hypothesis.parents == "as captured"
+            small = [i for i in effects if self.directions[i].share is not None] if inputs_repeat else []
+            effects |= {i: effects[i] + shared for i, shared in self._noise_of_equal_inputs(hypothesis, small)}
+            subtle = [i for i, effect in effects.items() if not (i in small or is_gross(effect.size, self.largest))]
+            if subtle and (inputs_repeat or rows_repeat):
+                whole = observation.whole
+                changes |= {i: self.directions[i].on(whole.segment).known_effect for i in subtle if i not in changes}
+                noise = of_segment(whole.segment, hypothesis, whole.judged)
+                effects |= self.on_block(whole, whole.residual, {i: changes[i] for i in subtle}, [noise])[0]
+            found.append(replace(total, effects=effects))
+        return found
+
+    def _noise_of_equal_inputs(self, hypothesis: Hypothesis, indices: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+        """Yield (index, effect to add) for faults in an elementwise function: the variance of equal inputs, whose errors are equal.
+
+        n equal inputs have one error e, so the variance of Σ w e over them is n² w² Var(e), of which n w² Var(e) has been counted.
+        """
+        if indices:
+            observation = self._observation
+            (parent,) = observation.activation.parents
+            inputs, n = observation.repeated_inputs
+            segment = Segment(observation.network, observation.name, {parent: inputs})
+            noise = of_segment(segment, hypothesis, np.ones(inputs.shape, np.bool_), apart=True)
+            for i in indices:
+                effect = self.directions[i].on(segment).effect
+                if effect is not None:
+                    variance, _ = noise.projected(noise.precision * effect * np.sqrt(n * (n - 1.0)))
+                    yield i, Effect(ProjectionSums(variance=variance), 0.0)
 
     def on(self, segment: Segment) -> list[Direction]:
         """Return the directions on a segment of the whole activation; the faulty steps are kept if it is asked for again."""
@@ -171,3 +261,7 @@ class GrossEffects:
             {i: Effect(ProjectionSums(), of[which]) for i, of in enumerate(found) if is_gross(of[which], self.largest)}
             for which in range(len(noises))
         ]
+
+
+def _cut(change: Array | None, rows: slice) -> Array | None:
+    return None if change is None else change[rows]

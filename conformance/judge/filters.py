@@ -21,6 +21,7 @@ can make the filter's smaller (`gelu-variant` on `tiny`: 8.0e5 and 1.8e5).
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -128,12 +129,13 @@ def expected_z(effect: Array, noise: Noise, largest: float) -> float:
 
 
 def largest_element(effect: Array, noise: Noise) -> float:
-    """Return the largest element of a direction, in sigma, after subtracting the deterministic bound."""
+    """Return the largest element of a direction, in sigma, after subtracting the deterministic bound; ∞ if one is not finite."""
     size = as_array(np.abs(effect))
     if noise.is_bounded:
         size -= noise.bound
     size /= noise.sigma
-    return float(size.max(initial=0.0) if noise.all_judged else size.max(initial=0.0, where=noise.judged))
+    largest = float(size.max(initial=0.0) if noise.all_judged else size.max(initial=0.0, where=noise.judged))
+    return math.inf if math.isnan(largest) else largest  # a result that is not finite fails by itself
 
 
 def is_gross(size: float, largest: float) -> bool:
@@ -158,8 +160,8 @@ def matched(direction: Direction, actual: Array, noise: Noise, threshold: float,
 
 
 def gross_result(direction: Direction, size: float) -> FilterResult:
-    """Return the filter result of a gross fault, whose filter is not evaluated; `expected_z` is its size."""
-    return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
+    """Return the filter result of a gross fault, whose filter is not evaluated; `expected_z` is its size, if that is finite."""
+    return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, min(size, sys.float_info.max))
 
 
 def projection_result(direction: Direction, found: Projection, threshold: float, widest: Projection | None = None) -> FilterResult:

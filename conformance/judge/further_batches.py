@@ -22,7 +22,6 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import LINEARS
 from conformance.faults.fitted import OF_RESULT, OTHER_WEIGHTS
 from conformance.goldens.batches import SEED, batch, drawn
-from conformance.judge.block_totals import block_totals
 from conformance.judge.evidence import Explanation, LocalJudgement, Verdict
 from conformance.judge.explanation_search import fitted_explanations
 from conformance.judge.failing_activation import Judged
@@ -82,7 +81,7 @@ def judge_weights(observation: Observation, hypotheses: Sequence[Hypothesis], al
     """Return the judgement of a linear layer under the widest arithmetic, explained by other weights if it fails."""
     observation, widest = observation.in_memory, as_captured(hypotheses)[-1]
     test = LocalTest(observation, alpha, without_faults(observation), observation.independent_draw_count([widest]))
-    (totals,) = block_totals(observation, test.gross, [widest])
+    (totals,) = test.gross.totals([widest])
     judged = Judged.of(test, widest, totals)
     if judged.local.passes:
         return judged.local

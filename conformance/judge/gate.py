@@ -10,7 +10,8 @@ the rows of the batch where tokens interact. Of all elements,
 Where either shows more than rounding, the exact test is made of every element. It alone fails an activation. It is also made where
 a mistake explains the sample under an arithmetic by which it fails, and where a filter would be lost: that of a mistake that the
 sample cannot tell from rounding, and that every element together could. The z that is expected of a mistake grows as the root of
-the number of elements if the sample is typical of them. A mistake that changes no element of the sample is evaluated on every
+the number of elements if the sample is typical of them: where half of the elements would tell the mistake, a larger sample is
+tested in their place. A mistake that changes no element of the sample is evaluated on every
 element: where it changes some by more than their limits, it fails like any other error, and where it changes them by less, its
 filter is that of every element (`local_error`). What a pass confirms of a number is what the filter of the sample confirms.
 
@@ -259,6 +260,7 @@ def _in_sigma(product: ObservedProduct, arithmetic: Arithmetic) -> Iterator[Arra
 
 
 SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
+ROOM = 2.0  # a larger sample has more rows by this factor than it needs if all rows tell as much; it limits the work
 
 
 def judged_by_gate(
@@ -278,22 +280,25 @@ def judged_by_gate(
     if not can_be_gated(observation):
         return ()
     part = judged_tokens(observation) or features_of_gradient(observation) or rows_of(observation)
-    sample = sample_of(part)
-    share = len(sample.rows) / len(part.rows)
-    if share == 1.0:
+    sample = sample_of(part, math.ceil(len(part.rows) / SAMPLED))
+    if len(sample.rows) == len(part.rows):
         return ()
     of_sample = judged(sample.observation)
+    if len(sample.rows) < (needed := rows_that_tell(of_sample, sample, part)) <= len(part.rows) / 2:
+        sample = sample_of(part, needed)
+        of_sample = judged(sample.observation)
     by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
     passing = [by_name[local.hypothesis] for local in of_sample if local.passes and local.hypothesis in by_name]
     if len(passing) < sum(local.passes for local in of_sample) or not passing:  # one passes operation by operation, or none does
         return ()
-    if any(local.explanations or loses_a_mistake(local, share) for local in of_sample):
+    if any(local.explanations for local in of_sample) or rows_that_tell(of_sample, sample, part) > len(sample.rows):
         return ()
     if product := product_of(part.observation):
         is_closed = is_verified(product, passing[0].arithmetic)  # by its formats, which are those of every hypothesis
     else:
         is_closed = are_within_limits(part.observation, passing, alpha)
     basis: Basis = "projections" if product else "a lower bound of sigma"
+    share = len(sample.rows) / len(part.rows)
     return tuple(_in_whole(local, sample, share, basis) for local in of_sample) if is_closed else ()
 
 
@@ -302,9 +307,12 @@ def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -
     return replace(sample.in_whole(local), nll=local.nll / share, row_nll=local.row_nll / share, rests_on=basis)
 
 
-def loses_a_mistake(local: LocalJudgement, share: float) -> bool:
-    """Return whether a mistake that this share of the elements does not separate from rounding is separable by all of them."""
-    return any(not each.separable and each.expected_z >= SEPARABLE_Z * math.sqrt(share) for each in local.filters)
+def rows_that_tell(of_sample: Sequence[LocalJudgement], sample: Part, part: Part) -> int:
+    """Return how many rows tell each mistake from rounding that all rows of `part` would tell: those of the sample if these do."""
+    sampled, every = len(sample.rows), len(part.rows)
+    untold = [each.expected_z for local in of_sample for each in local.filters if not each.separable]
+    shares = (sampled * (SEPARABLE_Z / z) ** 2 for z in untold if z >= SEPARABLE_Z * math.sqrt(sampled / every))
+    return math.ceil(max((ROOM * rows for rows in shares), default=sampled))
 
 
 def can_be_gated(observation: Observation) -> bool:
@@ -314,11 +322,10 @@ def can_be_gated(observation: Observation) -> bool:
     return observation.is_by_row or features_of_gradient(observation) is not None
 
 
-def sample_of(part: Part) -> Part:
-    """Return the ends of a part and, at random, the same in every run, as many others as are left of one in `SAMPLED`."""
-    count = len(part.rows)
-    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(count)
-    return part.at(np.unique(np.concatenate([part.ends, drawn[: max(-(-count // SAMPLED) - len(part.ends), 0)]])))
+def sample_of(part: Part, count: int) -> Part:
+    """Return the ends of a part and, at random, the same in every run, as many others as are left of `count`."""
+    drawn = np.random.default_rng(zlib.crc32(part.observation.name.encode())).permutation(len(part.rows))
+    return part.at(np.unique(np.concatenate([part.ends, drawn[: max(count - len(part.ends), 0)]])))
 
 
 def are_within_limits(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> bool:
@@ -332,18 +339,19 @@ def are_within_limits(observation: Observation, hypotheses: Sequence[Hypothesis]
 
     def totals(rows: slice) -> tuple[int, list[tuple[float, float]]]:
         block = observation.without_padding(rows)
-        size, every, found = np.abs(block.residual), bool(block.judged.all()), []
-        for hypothesis in hypotheses:
+        size, every, found = block.actual - block.segment.value, bool(block.judged.all()), []
+        np.abs(size, out=size)
+        for number, hypothesis in enumerate(hypotheses, 1):
             variance, bound = block.segment.least_noise(hypothesis)
-            error = size
+            squares = size if number == len(hypotheses) else size.copy()  # as many passes take longer as the equation itself
             if np.any(bound):
-                error = size - bound
-                np.maximum(error, 0.0, out=error)
+                squares -= bound
+                np.maximum(squares, 0.0, out=squares)
             with np.errstate(over="ignore"):
-                squares = np.square(error)
+                squares *= squares
                 squares /= variance
             if not every:
-                squares = zeroed(squares, block.judged)
+                squares[~block.judged] = 0.0
             found.append((float(squares.sum()), float(squares.max(initial=0.0))))
         # Elements that are 0, in both where they must be, are not counted by the exact test.
         return int(np.count_nonzero(zeroed(block.actual, block.judged))), found

@@ -1,11 +1,10 @@
 """The global error, the difference of an activation from the oracle's own forward pass from the token ids, and its unit.
 
-Where the true value is not stored, the global error is propagated from step to step without a second forward pass. With e the
-errors of the parents x,
+Where the true value is not stored, it is computed from the true parents: with e the errors of the parents x,
 
-    e_out = (actual − f(x)) + (f(x) − f(x − e)),
+    e_out = actual − f(x − e).
 
-which is exact for errors of any size (`Step.effect_of`). The error is stored in float32, because it is small. At depth `full`, the
+The error is kept in float32, because it is small. At depth `full`, the
 error of the first rows of a large batch is followed alone, one row in eight. A passing step has a role in its propagation: it
 amplifies the arriving error, attenuates it, or neither.
 

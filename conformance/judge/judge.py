@@ -23,7 +23,6 @@ from conformance.judge.global_error import GlobalError, accumulated_sigma, error
 from conformance.judge.layer_order import ComputedAfterError, require_before
 from conformance.judge.local_error import judge_locally
 from conformance.judge.looked_up_rows import LookedUpRows
-from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import SMALL, Observation
 from conformance.judge.requirements import (
     accepted_array,
@@ -33,7 +32,7 @@ from conformance.judge.requirements import (
     row_of,
     violation,
 )
-from conformance.judge.residual_description import Residual, describe_residual
+from conformance.judge.residual_description import Residual, describe_residual, narrower_format
 from conformance.judge.segment import Segment
 from conformance.judge.threads import products_on_one_thread
 from conformance.model.activation import STATES_NAME, Activation

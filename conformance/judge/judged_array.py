@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.block_totals import BlockTotals
-from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import BY_OPERATIONS, WIDEST_ARITHMETIC, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import energy_of_input_noise
-from conformance.judge.fault_effects import Effect, GrossEffects, filter_result
+from conformance.judge.fault_effects import BlockTotals, Effect, GrossEffects, filter_result
 from conformance.judge.filters import projection_result
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import LocalSums, of_segment
@@ -82,7 +80,6 @@ class LocalTest:
             limits.max,
             limits.filter,
             tuple(filters.values()),
-            distribution=ErrorDistribution("sigma", tuple(int(n) for n in totals.errors.counts)),
             has_unexposed_steps=not self.observation.is_single_step,
         )
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from conformance.faults.fault import ROWS
 from conformance.judge import Depth
-from conformance.judge.block_totals import BlockTotals, block_totals
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.failing_activation import UnexposedLayers, judge_failing
 from conformance.judge.fault_directions import possible_directions
-from conformance.judge.fault_effects import GrossEffects, of_each_size
+from conformance.judge.fault_effects import BlockTotals, GrossEffects, of_each_size
 from conformance.judge.filters import gross_result, is_gross, largest_element
 from conformance.judge.gate import judged_by_gate
 from conformance.judge.judged_array import STATISTICS, LocalTest, without_faults
@@ -72,11 +71,11 @@ def _needed(test: LocalTest, legal: Sequence[Hypothesis]) -> tuple[dict[Hypothes
     Unrounded parents are only needed with arithmetics under which the activation fails with those that are captured.
     """
     captured = as_captured(legal)
-    totals = dict(zip(captured, block_totals(test.observation, test.gross, captured), strict=True))
+    totals = dict(zip(captured, test.gross.totals(captured), strict=True))
     judged = [test.of_totals(hypothesis, found) for hypothesis, found in totals.items()]
     passed = {local.arithmetic for local in judged if local.passes}
     if unrounded := [hypothesis for hypothesis in still_needed(legal, passed) if hypothesis not in totals]:
-        totals.update(zip(unrounded, block_totals(test.observation, test.gross, unrounded), strict=True))
+        totals.update(zip(unrounded, test.gross.totals(unrounded), strict=True))
     return totals, judged
 
 

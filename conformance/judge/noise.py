@@ -1,7 +1,7 @@
 """The error of a correct candidate at one activation, and sums of a candidate's error in units of it.
 
 A correct candidate's error has a random part, sigma, and a deterministic bound; its projection on a direction counts every
-correlation. Of a residual, RMS and maximum in sigma, largest difference and index, likelihood and histogram are sums over blocks.
+correlation. Of a residual, RMS and maximum in sigma, largest difference and index, and likelihood are sums over blocks.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.segment import Segment
@@ -190,11 +189,10 @@ def in_sigma(residual: Array, noise: Noise) -> Array:
 
 @dataclass(frozen=True)
 class LocalSums:
-    """Sums of a local residual under one hypothesis: its error, Σ (e²/2 + ln σ), and its histogram."""
+    """Sums of a local residual under one hypothesis: its error, and Σ (e²/2 + ln σ)."""
 
     errors: ErrorSums
     nll: float
-    counts: Histogram
 
     @classmethod
     def of(cls, residual: Array, noise: Noise, counted: Mask, first: int = 0) -> "LocalSums":
@@ -209,15 +207,13 @@ class LocalSums:
         scaled, judged = zeroed(in_sigma(residual, noise), noise.judged), noise.judged
         count = int(np.count_nonzero(counted))
         errors = ErrorSums.of(scaled, count, zeroed(residual, judged), first)
-        found = counts(scaled)
-        found[ZERO] -= 0 if noise.all_judged else residual.size - int(judged.sum())
         logarithms = np.log(noise.sigma)
         total = logarithms.sum() if count == residual.size else np.sum(logarithms, where=counted)
-        return cls(errors, errors.squares / 2.0 + float(total), found)
+        return cls(errors, errors.squares / 2.0 + float(total))
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
         """Return the sums over the elements of both operands."""
-        return LocalSums(self.errors + other.errors, self.nll + other.nll, self.counts + other.counts)
+        return LocalSums(self.errors + other.errors, self.nll + other.nll)
 
     @cached_property
     def mean_nll(self) -> float:

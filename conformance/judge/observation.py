@@ -78,11 +78,12 @@ class Block:
         """The mask of the elements for which a fault has to account."""
         return placed_like(elements_to_explain(self.activation, self.network.batch, self.actual.shape), self.actual)
 
-    def noise(self, hypothesis: Hypothesis) -> Noise:
-        """Return the noise of the judged elements under a hypothesis."""
+    def noise(self, hypothesis: Hypothesis, *, apart: bool = False) -> Noise:
+        """Return the noise of the judged elements under a hypothesis; `apart` as for `Segment.projected`."""
         if hypothesis not in self._noises:
             self._noises[hypothesis] = of_segment(self.segment, hypothesis, self.judged)
-        return self._noises[hypothesis]
+        noise, segment = self._noises[hypothesis], self.segment
+        return replace(noise, projected=lambda w: segment.projected(w, hypothesis, apart=True)) if apart else noise
 
     @cached_property
     def _noises(self) -> dict[Hypothesis, Noise]:
@@ -95,18 +96,12 @@ class Block:
 
     @cached_property
     def error(self) -> Array:
-        """The global error: the candidate's array minus the true activation.
-
-        If the truth is not known, it is the local residual plus the propagated errors of the parents.
-        """
+        """The global error: the candidate's array minus the true activation, which follows from the true parents."""
         if self.truth is not None:
             return self.actual - self.truth
-        arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
-        for name, step in self.segment.steps.items():
-            parents = self.network.table[name].parents
-            propagated = step.effect_of(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
-            arriving[name] = as_array(propagated)
-        return self.residual + arriving[self.segment.name]
+        leaves, errors = self.segment.leaves, self.errors
+        true = WhenRead(leaves, lambda name: leaves[name] - errors[name])
+        return self.actual - Segment(self.network, self.segment.name, true).value
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +243,7 @@ class Observation:
         """Return the block of the given rows of the batch."""
         if rows.start == 0 and rows.stop >= self.network.batch.size:
             return self.whole
-        return self._of_rows(rows, self.on_device)
+        return self.probe if self._probed == (rows, None) and not self.on_device else self._of_rows(rows, self.on_device)
 
     def without_padding(self, rows: slice) -> Block:
         """Return the block of the given rows of the batch, cut after the last token that is not padding in all of them."""

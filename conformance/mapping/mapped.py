@@ -156,33 +156,24 @@ def _require_values(module: nn.Module) -> None:
 
 def _require_unparametrized(module: nn.Module) -> None:
     """Raise `UsageError` if a parameter is computed from others: a checkpoint holds the result, which does not fit those."""
-    _require_no_reparametrization_hooks(module)
-    computed = [
-        f"{path}.{name}".removeprefix(".")
-        for path, part in module.named_modules()
-        if is_parametrized(part)
-        for name in part.parametrizations
-    ]
-    if computed:
-        path, _, name = computed[0].rpartition(".")
+    if computed := list(_computed(module)):
+        name, by, remover = computed[0]
         raise UsageError(
-            f"{computed[0]} ({len(computed)} such parameters in all) is computed from others by torch.nn.utils.parametrize, "
-            "and a checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
-            f"remove_parametrizations(model.get_submodule({path!r}), {name!r}) for each"
+            f"{name.removeprefix('.')} ({len(computed)} such parameters in all) is computed from others by {by}, and a checkpoint "
+            f"holds the result. Map a class or function that builds the module as it is run after training, with {remover} for each"
         )
 
 
-def _require_no_reparametrization_hooks(module: nn.Module) -> None:
-    """Raise `UsageError` if a parameter is computed from others by a hook, as of torch.nn.utils.weight_norm."""
+def _computed(module: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each parameter that is computed from others, with what computes it, and the call that ends that."""
     for path, part in module.named_modules():
         for hook in part._forward_pre_hooks.values():
-            remover = _REMOVERS.get(type(hook))
-            if remover:
-                raise UsageError(
-                    f"{path}.{getattr(hook, 'name', '')} is computed from others by {type(hook).__name__} of torch.nn.utils, and a "
-                    "checkpoint holds the result. Map a class or function that builds the module as it is run after training, with "
-                    f"torch.nn.utils.{remover} for each such part"
-                )
+            if remover := _REMOVERS.get(type(hook)):
+                by = f"{type(hook).__name__} of torch.nn.utils"
+                yield f"{path}.{getattr(hook, 'name', '')}", by, f"torch.nn.utils.{remover}"
+        for name in part.parametrizations if is_parametrized(part) else ():
+            removed = f"remove_parametrizations(model.get_submodule({path!r}), {name!r})"
+            yield f"{path}.{name}", "torch.nn.utils.parametrize", removed
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:

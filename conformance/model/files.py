@@ -132,13 +132,6 @@ def require_printed(count: int) -> None:
         raise ValueError(f"it has more than {PRINTED} values, which are for an .npz or .safetensors file")
 
 
-def parsed_json(text: str | None, form: type[T]) -> T:
-    """Return JSON from a file's metadata as the type `form`; raises `ValueError` if it is missing or does not fit."""
-    if text is None:
-        raise ValueError("its metadata say nothing of it")
-    return msgspec.json.decode(text, type=form)
-
-
 def parsed_numbers(text: str, number: Callable[[str], Any]) -> Any:
     """Return parsed JSON with every number converted from its text by `number`.
 

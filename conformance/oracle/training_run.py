@@ -6,17 +6,52 @@ A `TrainingRun` contains the steps of a candidate, each computed from the candid
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from math import prod
 
 import numpy as np
 
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import grad
-from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, initial_table, parameter_of, run_table, step_of
+from conformance.model.training import (
+    ADAM,
+    GRADIENT,
+    INITIAL,
+    NORM,
+    Training,
+    decays,
+    initial_table,
+    parameter_of,
+    run_table,
+    step_of,
+)
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.network import Network
-from conformance.oracle.step import Site
+from conformance.oracle.step import Site, Step
+
+
+@dataclass(frozen=True)
+class KeptSteps(Network):
+    """A network whose steps are kept, with their roundings, for judgements that are all computed from the same inputs."""
+
+    @cached_property
+    def _kept(self) -> dict[str, Step]:
+        return {}
+
+    def step(self, name: str, *parents: Array) -> Step:
+        """Return the step that computes `name`: the one returned before if it is computed from the same arrays."""
+        kept = self._kept.get(name)
+        if kept is None or any(a is not b for a, b in zip(kept.parents, parents, strict=True)):
+            kept = self._kept[name] = with_kept_roundings(super().step(name, *parents))
+        return kept
+
+
+def with_kept_roundings(step: Step) -> Step:
+    """Return the step, which from now on computes its roundings once for each arithmetic."""
+    step.__dict__["roundings"] = cache(step.roundings)
+    return step
 
 
 @dataclass(frozen=True)
@@ -46,6 +81,18 @@ class TrainingRun(Network):
         known = self.gradients[0]
         shapes = {name: shape for name, shape in parameter_shapes(self.architecture).items() if name in known}
         return run_table(shapes, len(self.gradients), self.judged or tuple(shapes))
+
+    @cached_property
+    def _norms(self) -> dict[str, Step]:
+        return {}
+
+    def step(self, name: str, *parents: Array) -> Step:
+        """Return the step that computes `name`; every parameter reads the norms of all gradients, which are computed once."""
+        if self.table[name].kind != NORM:
+            return super().step(name, *parents)
+        if name not in self._norms:
+            self._norms[name] = with_kept_roundings(super().step(name, *parents))
+        return self._norms[name]
 
     def site(self, name: str) -> Site:
         """Return the site of an activation.
@@ -127,7 +174,7 @@ class VectorLayout:
         """Return the parameters in a vector, as views of it."""
         found, start = {}, 0
         for name, shape in self.shapes.items():
-            size = int(np.prod(shape))
+            size = prod(shape)
             found[name] = vector[start : start + size].reshape(shape)
             start += size
         return found

@@ -240,7 +240,7 @@ class CaseView:
         found = self.check.counterexample
         first = self.failed[0] if self.failed else None
         scale = scale_of(first) if first else None
-        errors = first.spread.tokens if first and first.spread and scale else []
+        errors = first.spread.tokens if first and first.spread and scale else ()
         if found is None or not (errors or self.check.tried):
             return "", []
         return _legend(first, scale) if first and scale and errors else "", tokens(found, errors, scale)

@@ -6,8 +6,8 @@ from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
 from conformance.judge import SCREENED
-from conformance.judge.narrower_format import HALF, format_of
 from conformance.judge.number_words import enumerated, figure, hard_coded
+from conformance.judge.residual_description import HALF, format_of
 from conformance.judge.step_phrases import backward_place, phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of

@@ -17,8 +17,8 @@ from conformance.faults.fault import EVERY_LAYER, SIBLINGS
 from conformance.faults.fitted import FITTED
 from conformance.judge import SCREENED
 from conformance.judge.further_batches import FURTHER
-from conformance.judge.narrower_format import format_of
 from conformance.judge.number_words import COINCIDENCE, figure
+from conformance.judge.residual_description import format_of
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import max_threshold
 from conformance.report.unexposed_steps import possibly_before

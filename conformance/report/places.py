@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from conformance.judge.error_distribution import Strip
 from conformance.model.activations import placed
 from conformance.report.axis import Axis, axis_of, sigma
 from conformance.report.coverage_sentences import padding
 from conformance.report.document import Row, Span
 from conformance.report.drawings import HeatStrip, Points
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
-from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
+from conformance.results.records import ActivationRecord, CounterexampleRecord
 
 LEVELS = 6  # number of heat levels; level 0 is within the limit
 _UNITS = {"sigma": "σ", "ulp": "ULP"}
@@ -56,7 +57,7 @@ def scale_of(a: ActivationRecord) -> Scale | None:
     return Scale(limit, max(values), _UNITS[a.spread.unit])
 
 
-def strip(s: StripRecord, scale: Scale) -> Row:
+def strip(s: Strip, scale: Scale) -> Row:
     """Return the row of one axis: its name, its heat strip, and the affected slices in words."""
     levels = tuple(scale.level(v) for v in s.values)
     hot = sum(bool(level) for level in levels)

@@ -33,6 +33,9 @@ class Writer:
 
     The file is locked while it is open, so that no other run writes to it.
 
+    Attributes:
+        path: the file.
+
     Raises:
         UsageError: another run writes to the file, or it is not a regular file.
     """
@@ -40,7 +43,7 @@ class Writer:
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         """Create the file and its folder; if `resume`, existing content stays in place until `keep` is called."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
+        self.path = path
         self._file = _locked(path)
         self._digest, self._size = hashlib.sha256(), 0  # of what is written
         if not resume:
@@ -71,16 +74,16 @@ class Writer:
             if isinstance(record, CheckRecord | Footer):
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise ResultsFileError(f"{self._path} cannot be written: {error.strerror}") from error
+            raise ResultsFileError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def require_unchanged(self) -> None:
         """Raise `ResultsFileError` unless the file of that path has what was written, and nothing else."""
         try:
-            is_lost = hashlib.sha256(read_bytes(self._path, self._size)).digest() != self._digest.digest()
+            is_lost = hashlib.sha256(read_bytes(self.path, self._size)).digest() != self._digest.digest()
         except (OSError, ValueError):
             is_lost = True
         if is_lost:
-            raise ResultsFileError(f"{self._path} has been deleted or changed while it was written: the results are in no file")
+            raise ResultsFileError(f"{self.path} has been deleted or changed while it was written: the results are in no file")
 
 
 class ResultsFileError(OutputError):

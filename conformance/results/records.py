@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.judge import visible_element
-from conformance.judge.error_distribution import BINS
+from conformance.judge.error_distribution import ErrorDistribution
+from conformance.judge.evidence import Error
 from conformance.results.case import Case
 from conformance.results.deferred_import import deferred
 from conformance.results.outcomes import Outcome
@@ -113,15 +114,6 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
     limits: dict[str, str] = {}
 
 
-class ErrorRecord(msgspec.Struct, frozen=True, gc=False):
-    """An error: its RMS and maximum in sigma (null at exact activations), and the largest absolute error with its index."""
-
-    rms: float | None
-    max: float | None
-    max_abs: float
-    index: tuple[int, ...]
-
-
 class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     """A fault that explains an error.
 
@@ -142,50 +134,16 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     is_description: bool = False
 
 
-class StripRecord(msgspec.Struct, frozen=True, gc=False):
-    """The distribution of an error along an axis of length `size`.
-
-    Attributes:
-        values: RMS of each slice or group of adjacent slices; null if none of its elements is judged.
-    """
-
-    axis: str
-    size: int
-    values: list[float | None]
-
-
-class SpreadRecord(msgspec.Struct, frozen=True, gc=False):
-    """The distribution of an error in the unit `sigma` or `ulp`.
-
-    Attributes:
-        counts: histogram of the error, `judge.error_distribution.BINS` numbers, or none at exact activations.
-        strips: RMS along each axis, for the worst failures only.
-        tokens: RMS at each row and position, for the worst failures only.
-
-    Raises:
-        ValueError: the histogram has another number of bins.
-    """
-
-    unit: str
-    counts: list[int]
-    strips: list[StripRecord]
-    tokens: list[list[float | None]]
-
-    def __post_init__(self) -> None:
-        """Check the number of bins, since the histograms of several activations are added and drawn."""
-        if len(self.counts) not in (0, BINS):
-            raise ValueError(f"a histogram has {len(self.counts)} bins, expected {BINS} or none")
-
-
 class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     """The verdict on one activation for one batch.
 
     Attributes:
-        global: the global error.
+        local, global: errors, in sigma and absolute; null in sigma at exact activations.
         faults: the set of faults that together explain the error best.
         alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
         anatomy: sentences on an error that no fault explains; else closed forms of the faults' numbers, as `0.25 = 1/√16`.
         backward_of: for a gradient of an activation, the forward step whose backward pass yields it; otherwise empty.
+        spread: distribution of the local error, whose strips and tokens are stored for the worst failures only.
         rests_on: what the judgement rests on: `every element` or, of large activations, `a lower bound of sigma` or
             `projections` (`judge.gate`); empty if there is none.
     """
@@ -198,8 +156,8 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     activation: str
     outcome: Outcome
     role: str | None
-    local: ErrorRecord | None
-    global_error: ErrorRecord | None
+    local: Error | None
+    global_error: Error | None
     faults: list[FaultRecord]
     arithmetic: str | None
     limits: dict[str, float]
@@ -207,7 +165,7 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     reason: str
     alternatives: list[list[FaultRecord]] = []
     anatomy: list[str] = []
-    spread: SpreadRecord | None = None
+    spread: ErrorDistribution | None = None
     backward_of: str = ""
     rests_on: str = ""
 
@@ -298,13 +256,13 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     tried: int = 0
     worst: float | None = None
     counterexample: CounterexampleRecord | None = None
-    require: list[str] = []
+    require: tuple[str, ...] = ()
     candidate_seconds: float | None = None
     judge_seconds: float | None = None
     runs: int = 1
     examples: int = 0
     note: str = ""
-    sizes: list[tuple[int, int]] = []
+    sizes: tuple[tuple[int, int], ...] = ()
 
     @property
     def case(self) -> Case:

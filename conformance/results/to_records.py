@@ -4,12 +4,13 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import starmap
+from typing import Any
 
-from msgspec.structs import replace as replace_record
+import msgspec
 
 from conformance.faults.fitted import DESCRIPTIONS
-from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
 from conformance.judge.number_words import figure
 from conformance.results.example import Example
@@ -19,14 +20,11 @@ from conformance.results.records import (
     CaseRecords,
     CheckRecord,
     CounterexampleRecord,
-    ErrorRecord,
     FaultRecord,
     Footer,
     PlaceRecord,
     Results,
     Sensitivity,
-    SpreadRecord,
-    StripRecord,
 )
 from conformance.results.result import Counterexample, Result
 
@@ -48,28 +46,12 @@ def records_of(result: Result) -> CaseRecords:
 def check_record(result: Result) -> CheckRecord:
     """Return the record of the check."""
     judged, activations = result.coverage
+    same: dict[str, Any] = {f.name: getattr(result, f.name) for f in fields(result) if f.name in CheckRecord.__struct_fields__}
+    of_search = {"tried": result.searched.tried, "worst": _finite(result.searched.worst)} if result.searched else {}
+    same |= vars(result.case) | of_search | {"counterexample": _counterexample(result), "median_rms": result.median_rms}
+    judge_seconds = result.seconds - result.candidate_seconds
     return CheckRecord(
-        **vars(result.case),
-        outcome=result.outcome,
-        reason=result.reason,
-        seconds=result.seconds,
-        declared=result.declared,
-        executed=result.executed,
-        exit_code=result.exit_code,
-        judged=judged,
-        activations=activations,
-        median_rms=result.median_rms,
-        excludes=excludes(result.verdicts),
-        tried=result.searched.tried if result.searched else 0,
-        worst=_finite(result.searched.worst) if result.searched else None,
-        counterexample=_counterexample(result),
-        require=list(result.require),
-        runs=result.runs,
-        examples=result.examples,
-        sizes=list(result.sizes),
-        candidate_seconds=result.candidate_seconds,
-        judge_seconds=result.seconds - result.candidate_seconds,
-        note=result.note,
+        **same, judged=judged, activations=activations, excludes=excludes(result.verdicts), judge_seconds=judge_seconds
     )
 
 
@@ -107,28 +89,21 @@ def _shown(verdicts: Iterable[Verdict]) -> set[int]:
 
 
 def _activation(result: Result, v: Verdict, kinds: Mapping[str, str], *, places: bool) -> ActivationRecord:
-    case, local = result.case, v.local
+    local, spread = v.local, v.local.distribution if v.local else None
+    same = {name: getattr(v, name) for name in ("batch", "activation", "outcome", "role", "reason", "backward_of")}
+    same |= {name: value for name, value in vars(result.case).items() if name != "check"}
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
-        implementation=case.implementation,
-        golden=case.golden,
-        device=case.device,
-        dtype=case.dtype,
-        batch=v.batch,
-        activation=v.activation,
-        outcome=v.outcome,
-        role=v.role,
+        **same,
         local=_error(local.error if local else None),
         global_error=_error(v.global_error),
         faults=[_fault(f, kinds) for f in local.named] if local else [],
         arithmetic=local.hypothesis if local else None,
         limits=limits,
         excess=local.excess if local and math.isfinite(local.excess) else None,
-        reason=v.reason,
         alternatives=[[_fault(f, kinds) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=[*v.residual_description, *(_closed_forms(local) if local else ())],
-        spread=_spread(local.distribution, places=places) if local and local.distribution else None,
-        backward_of=v.backward_of,
+        spread=spread if spread is None or places else replace(spread, strips=(), tokens=()),
         rests_on=local.rests_on if local else "",
     )
 
@@ -140,18 +115,8 @@ def _closed_forms(local: LocalJudgement) -> Iterator[str]:
             yield f"{figure(fault.estimate.value, fault.estimate.deviation)} = {fault.estimate.closed_form}"
 
 
-def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
-    strips = [StripRecord(s.axis, s.size, _short(s.values)) for s in found.strips] if places else []
-    return SpreadRecord(found.unit, list(found.counts), strips, [_short(row) for row in found.tokens] if places else [])
-
-
-def _short(values: Iterable[float]) -> list[float | None]:
-    """Return the values rounded to three digits, as displayed, with NaN replaced by None, since JSON has no NaN."""
-    return [None if math.isnan(x) else float(f"{min(x, 1e300):.3g}") for x in values]
-
-
-def _error(error: Error | None) -> ErrorRecord | None:
-    return ErrorRecord(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
+def _error(error: Error | None) -> Error | None:
+    return Error(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
 
 
 def _finite(value: float | None) -> float | None:
@@ -198,7 +163,7 @@ def _sensitivity(name: str, places: Mapping[tuple[int, str], Sequence[FilterResu
         return found
     least, at = max(numbers, key=lambda number: abs(number[0].deviation))
     smallest = least.right + least.deviation if separable == len(places) and math.isfinite(least.deviation) else None
-    return replace_record(found, parameter=least.parameter, right=least.right, smallest=smallest, at=at)
+    return msgspec.structs.replace(found, parameter=least.parameter, right=least.right, smallest=smallest, at=at)
 
 
 def exit_code_of(check: CheckRecord) -> int:

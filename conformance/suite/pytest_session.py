@@ -71,7 +71,7 @@ def end(*, whole: bool) -> None:
     """End the session and continue the one around it; unless it is `whole`, its recording gets no footer."""
     recording = _sessions.pop().recording
     if recording is not None:
-        recording.close(whole=whole)
+        recording.end(whole=whole)
 
 
 def plan() -> Plan:
@@ -93,7 +93,7 @@ def record(result: "Result") -> None:
         from conformance.checks.repro import FAILURES, leave
         from conformance.results.to_records import records_of
 
-        leave(result, None, session.recording.path.parent / FAILURES)
+        leave(result, session.recording.path.parent / FAILURES)
         session.recording.add(records_of(result))
         session.recording.require_unchanged()
 

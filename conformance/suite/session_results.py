@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from conformance.checks.recording import Recording
-from conformance.checks.repro import FAILURES, remove_earlier_artifacts
+from conformance.checks.repro import FAILURES, remove_earlier_scripts
 from conformance.errors import UsageError
 from conformance.results.file import Writer, locked_folder, runs
 from conformance.results.records import Header
@@ -30,7 +30,7 @@ def open_recording(path: Path, header: Header) -> Recording:
         there = sorted(file for file in path.parent.iterdir() if _RESULTS.fullmatch(file.name))
         if not any(_is_of(header.run, file) for file in there):
             _remove(there)
-            remove_earlier_artifacts(path.parent / FAILURES)
+            remove_earlier_scripts(path.parent / FAILURES)
         return Recording(path, header)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from conformance.judge.evidence import Error
 from conformance.report.output_formats import REPORT_FORMATS
 from conformance.report.run import document
 from conformance.results.case import Case
@@ -17,7 +18,6 @@ from conformance.results.records import (
     CaseRecords,
     CheckRecord,
     CounterexampleRecord,
-    ErrorRecord,
     FaultRecord,
     Footer,
     GoldenRecord,
@@ -51,7 +51,7 @@ def checked(case: Case, outcome: Any = "pass", rendered: tuple[ActivationRecord,
 def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecord, ...] = (), **fields: Any) -> ActivationRecord:
     """Return an activation whose RMS may be at most 1.62; a larger RMS fails."""
     fails = rms > 1.62 or fields.get("reason")
-    errors = {"local": ErrorRecord(rms, 4 * rms, 1e-6 * rms, (0, 0)), "global_error": ErrorRecord(rms / 3, rms, 1e-6 * rms, (0, 0))}
+    errors = {"local": Error(rms, 4 * rms, 1e-6 * rms, (0, 0)), "global_error": Error(rms / 3, rms, 1e-6 * rms, (0, 0))}
     limits = {"limits": {"rms": 1.62, "max": 8.1, "filter": 6.7}, "excess": rms / 1.62, "arithmetic": "float32"}
     verdict = {"outcome": "fail" if fails else "pass", "role": "origin" if fails else None, "faults": list(faults)}
     usual = {"batch": "", "reason": "", **verdict, **errors, **limits}

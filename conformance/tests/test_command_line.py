@@ -58,8 +58,7 @@ REFUSED = [
     ("trace hf-eager --golden tiny --checkpoint somewhere", "are two networks"),
     ("trace golden:tiny --golden deep", "add --golden tiny"),
     ("trace nowhere.safetensors", "nowhere.safetensors cannot be read as a trace: No such file"),
-    ("replay nothing.safetensors", "nothing.safetensors cannot be read as a saved failure"),
-    ("replay RESULTS/nothing.safetensors", "cannot be read as a saved failure"),
+    ("replay nothing.jsonl", "nothing.jsonl cannot be read as results"),
     ("report RESULTS/results.jsonl -o out.doc", "out.doc: expected a suffix of .html, .md, "),
     ("diff RESULTS/results.jsonl RESULTS/results.jsonl -o out.doc", "expected a suffix of .html, .md, "),
     ("diff RESULTS/results.jsonl hf-eager", "give"),
@@ -71,7 +70,7 @@ REFUSED = [
 
 
 def test_candidates_stand_before_between_and_behind_the_options_of_a_run() -> None:
-    assert parsed(["run", "a", "--golden", "tiny", "b", "c", "d"]).implementation == ["a", "b", "c", "d"]
+    assert parsed(["run", "a", "--golden", "tiny", "b", "-i", "d", "c"]).implementation == ["a", "b", "c", "d"]
     assert parsed(["run", "--golden", "tiny"]).implementation == []
 
 
@@ -235,4 +234,5 @@ def test_a_run_that_saves_failures_names_their_folder(tmp_path: Path, command: C
         out = tmp_path / name
         run = ("run", "--in-process", f"{tmp_path / 'two_berts.py'}:{name}", "--golden", "tiny", "--depth", "screen")
         ended = command(*run, "-o", out)
-        assert (ended.code, f"failures: {out / 'failures'}: " in ended.out, (out / "failures").is_dir()) == (fails, fails, fails)
+        is_named = f"failures: a script of each in {out / 'failures'}; " in ended.out
+        assert (ended.code, is_named, (out / "failures").is_dir()) == (fails, fails, fails)

@@ -18,17 +18,13 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from conformance.benchmarks.readers.__main__ import limited
-from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
+from conformance.benchmarks.readers.formats import FORMATS
+from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.candidates.archives.torchscript import opened
 from conformance.errors import CandidateError, ConformanceError, UsageError
-from conformance.judge.error_distribution import BINS
 from conformance.model import files
 from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
-from conformance.results.case import Case
-from conformance.results.file import Writer, read_results
-from conformance.results.records import SpreadRecord
-from conformance.tests.sample_records import activation, checked, header
 
 NAMES = (
     "checkpoint: config.json", "checkpoint: model.safetensors",
@@ -36,7 +32,7 @@ NAMES = (
     "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
     "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
     "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
-    *(f"form: {form.source}" for form in READ_FORMS), "failure", "golden: manifest",
+    *(f"form: {form.source}" for form in FORMATS), "golden: manifest",
     "golden: arrays", "trace", "a candidate's reply", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
@@ -141,19 +137,6 @@ def test_long_headers_pickled_objects_and_pipes_are_refused_before_they_are_read
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
-
-
-def test_a_histogram_of_another_number_of_bins_is_refused(tmp_path: Path) -> None:
-    case, counts = Case("a", "tiny"), [1] * BINS
-    with Writer(tmp_path / "results.jsonl") as file:
-        spread = SpreadRecord("sigma", counts, [], [])
-        for record in (header(), activation(case, "pooler.dense", spread=spread), checked(case).check):
-            file.write(record)
-    assert read_results(tmp_path / "results.jsonl").activations[0].spread.counts == counts  # type: ignore[union-attr]
-    damaged = tmp_path / "damaged.jsonl"
-    damaged.write_text((tmp_path / "results.jsonl").read_text().replace("[1,1,", "[1,"))
-    with pytest.raises(UsageError, match=f"damaged.jsonl, line 2 .*a histogram has {BINS - 1} bins, expected {BINS} or none"):
-        read_results(damaged)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["state dict", "module"])

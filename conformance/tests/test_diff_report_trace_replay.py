@@ -50,8 +50,8 @@ def test_a_saved_trace_is_read_by_diff(tmp_path: Path, command: Command) -> None
 
 
 def test_a_failure_is_recorded_and_run_again_by_replay(results: Path, command: Command) -> None:
-    (left,) = (results.parent / "failures").glob("*failing*.safetensors")
-    ended = command("replay", left)
+    assert len(list((results.parent / "failures").glob("*failing*.py"))) == 1
+    ended = command("replay", results)
     assert (ended.code, "epsilon is 1e-05, the checkpoint says 1e-12" in ended.words) == (1, True)
 
 
@@ -82,11 +82,17 @@ def test_a_report_does_not_overwrite_its_input_files(results: Path, tmp_path: Pa
     assert file.read_bytes() == results.read_bytes()
 
 
-def test_a_truncated_file_is_reported(results: Path, tmp_path: Path, command: Command) -> None:
-    whole, cut = results.read_bytes(), tmp_path / "cut.jsonl"
-    cut.write_bytes(whole[: whole.rindex(b'{"kind":"footer"') + 9])
-    ended = command("report", cut)
-    assert (ended.code, "cut short" in ended.out) == (1, True)
+def test_results_without_their_last_lines_are_never_a_success(results: Path, tmp_path: Path, command: Command) -> None:
+    lines, file = [json.loads(line) for line in results.read_text().splitlines()], tmp_path / "cut.jsonl"
+    right = [line for line in lines if line["kind"] == "header" or line.get("implementation") == "hf-eager"]
+    end = {"kind": "footer", "declared": 1, "ran": 1, "outcomes": {"pass": 1}, "exit_code": 0}
+    for left, code in (([*right, end], 0), (right, 1), (right[:-1], 1), (right[:1], 1)):
+        write_lines(map(json.dumps, left), file)
+        ended = command("report", file)
+        assert (ended.code, "it was cut short" in ended.words) == (code, bool(code)), len(left)
+        assert ("it was cut short" in command("report", file, "--format", "junit").words) == bool(code)
+    file.write_bytes(results.read_bytes()[:-5])  # within the last line
+    assert "it was cut short" in command("report", file).words
 
 
 def test_diff_of_results_reports_what_is_worse_better_new_and_gone(results: Path, tmp_path: Path, command: Command) -> None:

@@ -31,9 +31,8 @@ def _shifted(by: float) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _is_caught(by: float, calls: int) -> bool:
-    look = watched(TINY.checkpoint, "cpu", "float32", table_bounds(), calls=calls)
     try:
-        list(look(BATCH.on("cpu"), _shifted(by)))
+        list(watched(NETWORK, _shifted(by), dtype="float32", device="cpu", functions=table_bounds(), calls=calls))
     except CandidateError as error:
         return "has mean" in str(error)
     return False
@@ -57,13 +56,13 @@ def test_moments_divide_the_false_alarm_probability_among_calls_and_norms() -> N
 def test_the_check_of_moments_counts_as_one_of_the_runs_calls_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[int]()
 
-    def noted(checkpoint: object, device: str, dtype: str, functions: object, *, calls: int) -> Any:
+    def noted(network: object, stream: Any, *, calls: int, **_: object) -> Any:
         seen.append(calls)
-        return lambda batch, stream: stream
+        return stream
 
     monkeypatch.setattr("conformance.checks.moments.watched", noted)
     moments.run(Request.of(making_bert, golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH}), check="moments", runs=7))
-    assert seen == [14]
+    assert seen == [14, 14]
 
 
 def test_the_false_alarm_probability_is_rendered_exactly() -> None:

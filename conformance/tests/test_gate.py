@@ -107,7 +107,7 @@ def test_a_mistake_without_effect_on_the_sample_is_evaluated_on_every_element() 
     batch = Batch(np.full(mask.shape, 7), np.zeros_like(mask), mask)
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)
     observation = Observation(network, "encoder.layer.0.attention.self.scores", np.zeros((64, 2, 32, 32), np.float32), {})
-    (row, *_) = set(range(1, 63)) - set(sample_of(rows_of(observation)).rows)
+    (row, *_) = set(range(1, 63)) - set(sample_of(rows_of(observation), 2).rows)
     mask[row] = mask[row, ::-1]  # as many tokens as in the others: a mask of lengths is wrong here alone
     values = {n: value.astype(np.float32) for n, value in network.walk() if not network.table[n].is_internal}
     for depth in ("full", "exhaustive"):

@@ -184,32 +184,30 @@ def test_a_golden_may_be_moved_with_its_checkpoint_or_without_it(home: Path, cop
     assert load_golden(copy / "mine").checkpoint
 
 
-@pytest.mark.parametrize(
-    ("golden", "words"),
-    [
-        ("nowhere", "no golden 'nowhere', and no folder is called so; there are tiny, edges"),
-        ("some/where", "no golden 'some/where', and no folder is called so; there are tiny, edges"),
-        ("empty", "is no golden: it has no manifest.json; `golden make --checkpoint DIR -o FOLDER` makes one"),
-        ("file", "is a file; a golden of your own is a folder"),
-        ("several", "holds tiny, tanh, and a golden of your own lies alone"),
-        ("./tiny", "tiny is no golden"),
-    ],
-)
-def test_a_path_that_is_not_a_golden_is_a_usage_error(
-    golden: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
-) -> None:
+NO_GOLDENS = {
+    "nowhere": "no golden 'nowhere', and no folder is called so; there are tiny, edges",
+    "some/where": "no golden 'some/where', and no folder is called so; there are tiny, edges",
+    "empty": "is no golden: it has no manifest.json; `golden make --checkpoint DIR -o FOLDER` makes one",
+    "file": "is a file; a golden of your own is a folder",
+    "several": "holds tiny, tanh, and a golden of your own lies alone",
+    "./tiny": "tiny is no golden",
+}
+
+
+def test_a_path_that_is_not_a_golden_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    Path("tiny").mkdir()
+    for folder in ("empty", "tiny"):
+        Path(folder).mkdir()
     Path("file").touch()
     make(Path("several"), [RECIPES["tiny"], RECIPES["tanh"]])
     assert load_golden("tiny").activations  # The name of a shipped golden takes precedence over a folder.
     with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
         load_golden(Path("nowhere"))
-    run = ["run", "hf-eager", "-o", "out", "--golden", golden]
-    for command in (run, ["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
-        assert main(command) == 2
-        assert words in capsys.readouterr().err
+    for golden, words in NO_GOLDENS.items():
+        run = ["run", "hf-eager", "-o", "out", "--golden", golden]
+        for command in (run, ["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
+            assert main(command) == 2, command
+            assert words in capsys.readouterr().err
 
 
 def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one(home: Path, tmp_path: Path, capsys: Told) -> None:

@@ -21,10 +21,12 @@ from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
 from conformance.checks.run_check import run_check
 from conformance.checks.search.find import SearchState, find_counterexample
-from conformance.checks.search.subject import Subject, answers_in_a_child
+from conformance.checks.search.subject import Subject
+from conformance.errors import Unsupported
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
+from conformance.isolation.remote import answers_in_a_worker
 from conformance.model.batch import Batch
 from conformance.results.example import Example, LawBroken, Run
 from conformance.tests.lawless import BROKEN, UNUSUAL, Around, counting, refuse
@@ -103,10 +105,11 @@ def test_a_failure_that_does_not_repeat_is_reported_as_such() -> None:
 
 
 def test_inputs_that_must_be_refused_can_be_tried_in_a_worker() -> None:
-    # It has functions that cannot be sent, and a name that can.
-    subject = replace(Subject.prepared(making_bert, load_golden("tiny").checkpoint, golden="tiny"), name="making-bert")
-    assert answers_in_a_child(subject, Batch.of({"input_ids": [[95]]}))
-    assert not answers_in_a_child(subject, Batch.of({"input_ids": [[96]]}))
+    subject = replace(Subject.prepared(making_bert, load_golden("tiny").checkpoint), name="making-bert")
+    assert answers_in_a_worker(subject, Batch.of({"input_ids": [[95]]}))
+    assert not answers_in_a_worker(subject, Batch.of({"input_ids": [[96]]}))
+    with pytest.raises(Unsupported, match="no module holds it by a name"):
+        answers_in_a_worker(replace(subject, candidate=replace(making_bert), name=""), Batch.of({"input_ids": [[95]]}))
 
 
 def _drawn(law: Law, plan: Plan, boundaries: Any = ()) -> list[Example]:

@@ -1,6 +1,5 @@
 """The gradient of the word embeddings is judged on the rows that the batch looks up, with the verdict on the whole gradient."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,14 +76,3 @@ def test_a_gradient_at_a_row_that_is_not_looked_up_fails_there() -> None:
     local = result.failures[0].local
     assert local is not None
     assert local.error.index == (unread, 3)
-
-
-def test_a_gradient_is_judged_whole_if_every_row_is_looked_up_or_if_its_own_parent_is_not_exposed() -> None:
-    network = _network("classifier.loss")
-    ids = np.arange(network.batch.input_ids.size).reshape(network.batch.input_ids.shape) % network.architecture.vocab_size
-    every = replace(network, batch=replace(network.batch, input_ids=ids))
-    assert len(np.unique(ids)) == network.architecture.vocab_size
-    assert LookedUpRows.of(_observation(every, NAME)) is None
-    observed = _observation(network, NAME)
-    hidden = {n: v for n, v in observed.captured.items() if n not in network.table[NAME].parents}
-    assert LookedUpRows.of(replace(observed, captured=hidden)) is None

@@ -15,9 +15,9 @@ from conformance.oracle.losses import TargetLoss
 from conformance.oracle.program import IN_KERNEL, Form, Number, Operation, value_of
 from conformance.oracle.step import ProgramStep
 from conformance.oracle.trace import Trace, Traced
-from conformance.tests.test_mathematics import STEPS
+from conformance.tests.test_mathematics import steps_by_kind
 
-DRAWS = 30
+DRAWS, STEPS = 30, steps_by_kind()
 
 
 @dataclass(eq=False)

@@ -176,12 +176,12 @@ def test_an_altered_activation_also_of_an_absent_device_fails_at_its_place_and_i
     assert run(path) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
-    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
-    assert f"candidate = load_implementation({str(path)!r})" in left.with_suffix(".py").read_text()
-    assert main(["replay", str(left)]) == 1
+    (left,) = (tmp_path / "out" / "failures").glob("*.py")
+    assert f"candidate = load_implementation({str(path)!r})" in left.read_text()
+    assert main(["replay", str(tmp_path / "out" / "results.jsonl")]) == 1
     monkeypatch.setattr(sys, "path", [*sys.path])  # The script appends to it.
     with pytest.raises(AssertionError):
-        runpy.run_path(str(left.with_suffix(".py")))
+        runpy.run_path(str(left))
 
 
 def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_refused(

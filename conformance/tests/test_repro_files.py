@@ -1,4 +1,4 @@
-"""The files written for a failure: a file for `replay`, a script, and a record that suffices elsewhere; and their replay."""
+"""What is written for a failure: a script, and a record that suffices elsewhere; and its replay."""
 
 import ast
 import json
@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from conformance import check
-from conformance.checks.check import Plan
+from conformance.checks.check import Plan, Request
 from conformance.checks.recording import Recording
 from conformance.checks.replay import replayed
-from conformance.checks.repro import artifact_path, leave
+from conformance.checks.repro import leave, script_path
+from conformance.checks.run_check import run_check
 from conformance.checks.run_header import header_of
 from conformance.checks.snippet import decorator, snippet
 from conformance.cli import main
@@ -65,8 +63,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _left(folder: Path, suffix: str) -> Path:
-    (found,) = (folder / "failures").glob(f"*{suffix}")
+def _left(folder: Path) -> Path:
+    (found,) = (folder / "failures").glob("*.py")
     return found
 
 
@@ -88,7 +86,7 @@ for script in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def shown(left: Path) -> dict[str, tuple[int, str]]:
     """Return the exit code and the output of every script, each run in its own process."""
-    scripts = {name: _left(left / name, ".py") for name in CASES}
+    scripts = {name: _left(left / name) for name in CASES}
     done = run_python("-c", SHOWN, *map(str, scripts.values()))
     assert done.returncode == 0, done.stderr
     codes = zip(scripts.items(), done.stdout.split(), strict=True)
@@ -97,7 +95,7 @@ def shown(left: Path) -> dict[str, tuple[int, str]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Path, shown: dict[str, tuple[int, str]]) -> None:
-    script = _left(left / name, ".py").read_text("utf-8")
+    script = _left(left / name).read_text("utf-8")
     imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
     allowed = (
         "import sys",
@@ -112,20 +110,14 @@ def test_the_script_reproduces_the_failure_without_the_suite(name: str, left: Pa
 
 
 @pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
-def test_replay_accepts_the_repro_file_or_the_results_file_alone(name: str, left: Path, command: Command) -> None:
-    for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
-        ended = command("replay", file, "--format", "json")
-        record = json.loads(ended.out)["cases"][0]["check"]
-        assert (ended.code, record["check"], record["outcome"]) == (1, CASES[name][0], "fail")
-        assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
+def test_replay_runs_the_failures_of_a_results_file(name: str, left: Path, command: Command) -> None:
+    ended = command("replay", left / name / "results.jsonl", "--format", "json")
+    record = json.loads(ended.out)["cases"][0]["check"]
+    assert (ended.code, record["check"], record["outcome"]) == (1, CASES[name][0], "fail")
+    assert record["tried"] in (0, 1)  # The stored example is run; there is no search.
 
 
-def test_the_repro_file_and_the_record_have_the_smallest_batch_and_the_activations(left: Path) -> None:
-    arrays = load_file(_left(left / "leaking", ".safetensors"))
-    assert arrays["batch/run-2/input_ids"].shape[1] > arrays["batch/run-1/input_ids"].shape[1]
-    probs = "activation/run-{}/encoder.layer.0.attention.self.probs"
-    assert arrays[probs.format(1)][0, 2, 0, 0] == 1.0
-    assert arrays[probs.format(2)][0, 2, 0, 0] < 0.9
+def test_the_record_has_the_smallest_batch(left: Path) -> None:
     (check,) = read_results(left / "leaking" / "results.jsonl").checks
     assert check.counterexample
     found = check.counterexample
@@ -165,27 +157,21 @@ CALLS = {
 }  # fmt: skip
 
 
-def test_files_that_cannot_be_written_or_removed_are_reported_and_the_result_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_script_that_cannot_be_written_or_removed_is_reported_and_the_result_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed, passed = (check(candidate, "tiny", depth="screen") for candidate in (halved, "hf-eager"))
+    failed, passed = (run_check(Request.of(candidate, "tiny")) for candidate in (halved, "hf-eager"))
 
     def recorded(result: Result) -> str:
         with Recording(tmp_path / "results.jsonl", header_of("cpu", {}, Plan())) as recording:
-            leave(result, None, tmp_path / "failures")
+            leave(result, tmp_path / "failures")
             recording.add(records_of(result))
         assert [found.outcome for found in read_results(tmp_path / "results.jsonl").checks] == [result.outcome]
         return capsys.readouterr().err
 
     for result, done in ((failed, "written"), (passed, "removed")):
-        artifact_path(result.case, tmp_path / "failures").mkdir(parents=True, exist_ok=True)  # a folder in the file's place
-        assert recorded(result).startswith(f"the files that reproduce {result.case} could not be {done}: ")
-
-    def full(*_: object) -> None:
-        raise SafetensorError("no space left on device")
-
-    monkeypatch.setattr("conformance.checks.repro.write_repro", full)
-    assert "could not be written: no space left on device" in recorded(failed)
+        script_path(result.case, tmp_path / "failures").mkdir(parents=True, exist_ok=True)  # a folder in the file's place
+        assert recorded(result).startswith(f"the script that shows the failure of {result.case} could not be {done}: ")
 
 
 HIDING = f"{HERE}:hiding_the_last"
@@ -196,11 +182,9 @@ REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
 def test_required_activations_are_required_again_and_by_the_pages_command(tmp_path: Path) -> None:
     run = ["run", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--in-process"]
     assert main([*run, "--depth", "screen", "-o", str(tmp_path)]) == 1
-    (left,) = (tmp_path / "failures").glob("*.safetensors")
-    for file in (tmp_path / "results.jsonl", left):
-        (again,) = replayed(file)
-        assert (again.outcome, again.require) == ("fail", ("*.scores",))
-        assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in again.reason
+    (repeated,) = replayed(tmp_path / "results.jsonl")
+    assert (repeated.outcome, repeated.require) == ("fail", ("*.scores",))
+    assert "required activations are not exposed: encoder.layer.0.attention.self.scores" in repeated.reason
     results = read_results(tmp_path / "results.jsonl")
     again = command_of(results.cases[0].check, results.headers)
     assert again.startswith("bert-conformance run hf-sdpa --golden tiny --require-activations '*.scores'")

@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from conformance import check, golden_of, load_golden
+from conformance.checks.search.agreement import accumulated
 from conformance.cli import main
 from conformance.judge import cache
-from conformance.judge.found_equations import accumulated
 from conformance.judge.global_error import accumulated_sigma
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis

@@ -45,8 +45,7 @@ UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
 }
 
 
-# The other checks have their broken candidates in tests of their own: `test_pretraining_data`, `test_learning`,
-# `test_loss_curve`.
+# The other checks have their broken candidates in tests of their own: `test_pretraining_data`, `test_loss_curve`.
 ELSEWHERE = {*(name for _, name, _ in BROKEN_PIPELINES.values()), "learning", "loss-curve"}
 
 

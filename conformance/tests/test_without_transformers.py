@@ -19,7 +19,7 @@ COMMANDS = [
     ["golden", "verify", "tiny"],
     ["map", f"{STRANGERS}.packed:PackedBert"],
     ["diagnose", "--checkpoint", "network", "outputs.json"],
-    ["run", *(f"-i={name}" for name in ("making-bert", "hf-eager", "hf-compiled", "hf-onnx")), "--golden", "tiny"],
+    ["run", "making-bert", "hf-eager", "hf-compiled", "hf-onnx", "--golden", "tiny"],
 ]
 SCRIPT = f"from conformance.cli import main\nfor command in {COMMANDS}:\n    assert main(command) == 0, command\n"
 

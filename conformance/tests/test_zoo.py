@@ -65,7 +65,7 @@ def test_candidates_that_end_hang_or_fill_their_process_have_their_own_outcomes_
         controls.append(f"{ZOO}:good_{i}")
         ordered += [*names[i : i + EVERY], controls[-1]]
     options = ["--golden", "tiny", "--depth", "screen", "--timeout", "4", "--memory", "8GiB", "--format", "json"]
-    code = main(["run", *(f"-i={name}" for name in (*ordered, CONTROLS[1])), *options])
+    code = main(["run", *ordered, CONTROLS[1], *options])
     printed, results = capfd.readouterr(), read_results(folder / "conformance-results" / "results.jsonl")
     said = {case.check.implementation: case for case in results.cases}
     for name, (what, outcome, reason) in IN_WORKERS.items():
@@ -165,7 +165,7 @@ def test_a_candidate_that_ends_its_process_gives_no_verdict_in_diff_and_replay(
 
 def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_the_batch_that_ends_it_is_reported(folder: Path) -> None:
     patching, ending, correct = f"{ZOO}:patching_and_wrong", f"{ZOO}:ending_at_odd_lengths", "hf-sdpa"
-    names = [f"-i={name}" for name in (patching, ending, correct)]
+    names = [patching, ending, correct]
     assert main(["run", *names, "--golden", "tiny", "--check", "generated-batches", "--examples", "8", "-o", str(folder)]) == 1
     checks = {case.check.implementation: case.check for case in read_results(folder / "results.jsonl").cases}
     assert [checks[name].outcome for name in (patching, ending, correct)] == ["fail", "crash", "pass"]

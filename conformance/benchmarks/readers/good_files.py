@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
 from conformance.benchmarks.readers.formats import FORMATS, OutputFormat
 from conformance.candidates import recorded_trace as recorded_form
-from conformance.checks import known_failures, replay, trace
+from conformance.checks import known_failures, trace
 from conformance.checks.check import Plan, Request
 from conformance.checks.judgement import check_values
-from conformance.checks.repro import REPLAY
 from conformance.checks.run_header import header_of
 from conformance.diagnosis import outputs, outputs_file
 from conformance.errors import CandidateError
@@ -35,10 +33,8 @@ from conformance.model.checkpoint import content_digest
 from conformance.model.directory import load_directory
 from conformance.model.files import read_safetensors, reading
 from conformance.model.tokenizer import tokenized
-from conformance.results.case import Case
 from conformance.results.file import Writer, read_results
-from conformance.results.result import Result
-from conformance.results.to_records import check_record, footer, records_of
+from conformance.results.to_records import footer, records_of
 
 SMALL = Architecture(
     vocab_size=12, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=8
@@ -109,7 +105,6 @@ def readers(folder: Path) -> dict[str, Reader]:
         ),
         "outputs: safetensors": alone("outputs.safetensors", _read_outputs, lambda file: save_file(tensors, file)),
         **{f"form: {form.source}": alone(f"out{form.suffix}", _read_outputs, partial(_write_form, form)) for form in FORMATS},
-        "failure": alone("failure.safetensors", replay.failure_of, partial(_write_failure, hidden)),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
         "trace": alone("trace.safetensors", recorded_form.read, lambda file: trace.save(trace.true_trace(golden), file)),
@@ -212,13 +207,6 @@ def _read_reply(file: Path) -> object:
         ours.shutdown(socket.SHUT_WR)
         received = Link(theirs).receive()
         return received.content(received.message.result, Activations)
-
-
-def _write_failure(hidden: np.ndarray, file: Path) -> None:
-    record = check_record(Result(Case("hf-eager", "tiny"), "fail", "a reason", 1, executed=True, require=("pooler.*",)))
-    arrays = {f"batch/example/{name}": array for name, array in BATCH.arrays().items()}
-    about = {REPLAY: msgspec.json.encode(record).decode()}
-    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, file, about)
 
 
 def _write_results(file: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance.checks.laws.law import MASKS, Law, Variation, require_no_effect, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement
 from conformance.checks.search.strategies import Batches
-from conformance.checks.search.subject import IsolatedRunner, Subject, answers_in_a_child
+from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateCrash, CandidateEnded, Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -94,8 +94,9 @@ def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
 def _answers(subject: Subject, batch: Batch) -> bool:
     if subject.device == "cpu":
         return subject.answers(batch)
-    runner = subject.runner
-    return runner.answers_apart(subject, batch) if isinstance(runner, IsolatedRunner) else answers_in_a_child(subject, batch)
+    from conformance.isolation.remote import answers_in_a_worker
+
+    return answers_in_a_worker(subject, batch)
 
 
 def _at_a_token(batch: Batch, wrong: st.SearchStrategy[list[object]]) -> st.SearchStrategy[Variation]:

@@ -156,8 +156,8 @@ def _counterexample(found: SearchState) -> Counterexample | None:
 
 def _subject(request: Request) -> Subject:
     """Return the subject, prepared once for successive laws, and restore the settings that its preparation left."""
-    golden, case = request.golden, request.case
-    key = (IdentityKey(request.candidate), IdentityKey(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+    case = request.case
+    key = (IdentityKey(request.candidate), IdentityKey(request.golden.checkpoint), case.device, case.dtype)
     subject, settings = _prepared(*key)
     restore(settings)
     return subject
@@ -165,10 +165,10 @@ def _subject(request: Request) -> Subject:
 
 @lru_cache(maxsize=1)
 def _prepared(
-    candidate: IdentityKey[Any], checkpoint: IdentityKey[Checkpoint], device: str, dtype: str, golden: str
+    candidate: IdentityKey[Any], checkpoint: IdentityKey[Checkpoint], device: str, dtype: str
 ) -> tuple[Subject, list[Any]]:
     """Prepare a subject and call it once, since a first call may load, compile and allocate; return the settings too."""
-    subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)
+    subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype)
     settings = settings_now()
     with suppress(CandidateEnded):  # the search will report the same failure with its example
         subject.answers(_FIRST)

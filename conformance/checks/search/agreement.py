@@ -9,18 +9,11 @@ the judged quantity is therefore
 where σ is the accumulated sigma under the widest legal arithmetic, and b is the deterministic bound of the last step, both at the
 candidate's own values of the first run. Results that involve no rounding, such as a table look-up, must be equal.
 
-The forward pass may be wrong, which is not the subject of such a comparison. A difference beyond the limit is therefore compared
-with the limit for the equation that the candidate has instead. If that is unknown, a difference of at
-most √u of the largest result is undecided at that step, and at the steps that are computed from it and right in both runs, to
-which it is handed on. With a larger difference, an equation would lose more than half of its digits to rounding: it would have no
-result.
-
-Rounding errors of one run of a candidate, and the wrong steps of which they are not known.
-
-The rounding errors of a step depend on its equation and on its inputs. Inputs are the candidate's own. If a step is wrong in both
-of two runs that are compared, the candidate has another equation: that of the mistakes of the catalogue that explain the step in
-one of the runs. If none does, its rounding errors are not known. A step that is wrong in one of the runs only has the equation of
-a BERT: what the candidate computes in the other depends on what must have no effect.
+The forward pass may be wrong, which is not the subject of such a comparison. The rounding errors of a step that is wrong in both
+runs, for the candidate's own inputs to it, are not known: the candidate has another equation. A difference beyond the limit is then
+undecided at that step, and at those that are computed from it, if it is at most √u of the largest result. With a larger difference,
+an equation would lose more than half of its digits to rounding: it would have no result. A step that is wrong in one of the runs
+only has the equation of a BERT: what the candidate computes in the other depends on what must have no effect.
 """
 
 import math
@@ -34,85 +27,74 @@ import numpy.typing as npt
 
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.found_equations import CORRECT, Accumulated, FoundEquations, accumulated, found_equations
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
 from conformance.judge.local_error import screened
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.gradients import ancestors
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import Arithmetic, hypotheses
 from conformance.numerics.formats import Array, Format, Mask, format_named
 from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
+from conformance.oracle import Network, Step
+from conformance.oracle.propagation import accumulated_errors
 from conformance.results.example import LawBroken, Location, Run, beyond_rounding
 
 
-@dataclass(frozen=True, eq=False)
-class WrongSteps:
-    """The steps that are wrong in two runs.
+@dataclass(frozen=True)
+class Accumulated:
+    """Elementwise variance of the rounding errors accumulated by one correct run, and the last step's deterministic bound.
 
     Attributes:
-        both: names of the activations that are wrong in both runs for the candidate's own inputs to them.
-        one: names of those that are wrong in one of the runs only.
-        found: the mistakes that explain those of `both`.
+        variance: variance of the accumulated error of each element.
+        bound: largest deterministic error of the activation's own step; broadcasts to `variance`.
     """
 
-    both: frozenset[str]
-    one: frozenset[str]
-    found: FoundEquations
+    variance: Array
+    bound: Array | float
 
 
-def wrong_steps(subject: Subject, first: Run, second: Run) -> WrongSteps:
-    """Return the steps that are wrong in two runs of a subject."""
-    return _wrong_steps(IdentityKey(subject), IdentityKey(first), IdentityKey(second))
+def accumulated(network: Network, arithmetic: Arithmetic, captured: Mapping[str, Array] = {}) -> Mapping[str, Accumulated]:
+    """Return the accumulated error of every activation; the recursion starts at the token ids and is first order, as in a segment.
+
+    Each step's Jacobian and rounding errors are those at the candidate's own inputs to it, as far as it exposes them. If its
+    forward pass is wrong, they differ by any factor from those at a correct BERT's values. The deterministic bound b of an earlier
+    step enters as a variance b², because the signs of later weights are independent of that error.
+
+    Args:
+        network: the oracle's network.
+        arithmetic: the arithmetic model.
+        captured: the candidate's exposed activations by name; others are computed from these.
+    """
+    values: dict[str, Array] = {}
+
+    def steps() -> Iterator[tuple[str, Step]]:
+        for name, row in network.table.items():
+            step = network.step(name, *(values[p] for p in row.parents))
+            values[name] = captured.get(name, step.value)
+            yield name, step
+
+    errors = accumulated_errors(network.table, steps(), {}, lambda _, step: step.roundings(arithmetic))
+    return {
+        name: Accumulated(np.broadcast_to(made.variance, values[name].shape), bound)
+        for name, (made, bound) in zip(network.table, errors, strict=True)
+    }
 
 
-@lru_cache(maxsize=1)
-def _wrong_steps(subject: IdentityKey[Subject], first: IdentityKey[Run], second: IdentityKey[Run]) -> WrongSteps:
-    in_first, in_second = _wrong(subject, first), _wrong(subject, second)
-    both = in_first & in_second
-    found = _found(subject, first, both) if both else CORRECT
-    if found.unknown:
-        found |= _found(subject, second, both)
-    return WrongSteps(both, in_first ^ in_second, found)
+# Both are cached for the next comparison with the same run.
+@lru_cache(maxsize=2)
+def _rounding(subject: IdentityKey[Subject], run: IdentityKey[Run]) -> Mapping[str, Accumulated]:
+    """Return the accumulated rounding errors of each activation of a run under the widest legal arithmetic."""
+    asked, ran = subject.value, run.value
+    widest = hypotheses(asked.dtype, asked.device, asked.functions)[-1].arithmetic
+    return accumulated(asked.network(ran.batch), widest, ran.values)
 
 
 @lru_cache(maxsize=2)
 def _wrong(subject: IdentityKey[Subject], run: IdentityKey[Run]) -> frozenset[str]:
+    """Return the names of the activations of a run that are wrong for the candidate's own inputs to them."""
     asked, ran = subject.value, run.value
     found = screened(asked.network(ran.batch), ran.values, asked.dtype, asked.device, asked.tests, asked.functions)
     return frozenset(one.activation for one in found if one.excess > 1.0)
-
-
-@lru_cache(maxsize=2)
-def _found(subject: IdentityKey[Subject], run: IdentityKey[Run], wrong: frozenset[str]) -> FoundEquations:
-    asked, ran = subject.value, run.value
-    legal = hypotheses(asked.dtype, asked.device, asked.functions)
-    alpha = sidak_share(asked.tests * max(len(ran.values), 1))
-    return found_equations(asked.network(ran.batch), ran.values, wrong, legal, alpha)
-
-
-def rounding(subject: Subject, run: Run, found: FoundEquations = CORRECT) -> Mapping[str, Accumulated]:
-    """Return the accumulated rounding errors of each activation of a run under the widest legal arithmetic.
-
-    The steps are computed with the mistakes `found`.
-    """
-    return _rounding(IdentityKey(subject), IdentityKey(run), IdentityKey(found))
-
-
-# Cached for the next comparison with the same run: without and with mistakes.
-@lru_cache(maxsize=2)
-def _rounding(
-    subject: IdentityKey[Subject], run: IdentityKey[Run], found: IdentityKey[FoundEquations]
-) -> Mapping[str, Accumulated]:
-    asked, ran = subject.value, run.value
-    widest = hypotheses(asked.dtype, asked.device, asked.functions)[-1].arithmetic
-    return accumulated(asked.network(ran.batch), widest, ran.values, found.value)
-
-
-def unknown_before(subject: Subject, run: Run, name: str, found: FoundEquations) -> str:
-    """Return the first step with an unknown equation among an activation and those it is computed from; empty if there is none."""
-    rows = ancestors(subject.network(run.batch).table, name)
-    return next((row.name for row in rows if row.name in found.unknown), "")
 
 
 @dataclass(frozen=True)
@@ -133,33 +115,26 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
         Unsupported: if an activation differs whose rounding errors are not known, and no other exceeds its limit.
     """
     alpha = sidak_share(2 * subject.tests * max(len(first.values), 1))
-    worst, undecided = 0.0, ""
+    asked, worst, undecided = IdentityKey(subject), 0.0, ""
     for compared in _compared(subject, first, second, alike):
         # Sigma, which costs more than the run, is computed only if an activation differs.
-        excess, index = compared.excess(rounding(subject, first), alpha)
+        excess, index = compared.excess(_rounding(asked, IdentityKey(first)), alpha)
         if excess > 1.0:
-            wrong = wrong_steps(subject, first, second)
-            if wrong.both:
-                excess, index = compared.excess(rounding(subject, first, wrong.found), alpha)
-            unknown = "" if compared.row.name in wrong.one else unknown_before(subject, first, compared.row.name, wrong.found)
-            if excess > 1.0 and unknown and compared.agrees_in_half_of_the_digits(format_named(subject.dtype)):
-                undecided = undecided or _undecided(compared.place(index), unknown)
-                continue
-        if excess > 1.0:
-            place = compared.place(index)
-            raise LawBroken(f"{place}: {beyond_rounding(excess)}", (first, second), place, excess)
-        worst = max(worst, excess)
+            place, name = compared.place(index), compared.row.name
+            in_first, in_second = _wrong(asked, IdentityKey(first)), _wrong(asked, IdentityKey(second))
+            before = [] if name in in_first ^ in_second else ancestors(subject.network(first.batch).table, name)
+            unknown = next((row.name for row in before if row.name in in_first & in_second), "")
+            if not unknown or not compared.agrees_in_half_of_the_digits(format_named(subject.dtype)):
+                raise LawBroken(f"{place}: {beyond_rounding(excess)}", (first, second), place, excess)
+            undecided = undecided or (
+                f"not decided: {unknown} is wrong in both runs (see the check `values`), so that it is not known how far rounding "
+                f"separates two runs of it: {place}"
+            )
+        else:
+            worst = max(worst, excess)
     if undecided:
         raise Unsupported(undecided)
     return worst
-
-
-def _undecided(place: Location, unknown: str) -> str:
-    """Return why a difference beyond the limit of a correct step is undecided."""
-    return (
-        f"not decided: {unknown} is wrong in both runs (see the check `values`), and no mistake of the catalogue explains it, "
-        f"so that it is not known how far rounding separates two runs of it: {place}"
-    )
 
 
 def require_identity(subject: Subject, first: Run, second: Run, alike: RowPairs) -> float:

@@ -1,21 +1,18 @@
 """The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches.
 
-Inputs that may end the process or break the device's context are given to it in a child process. A subject that runs at only one
-length or batch size, like a program exported with static shapes, is detected.
+A subject that runs at only one length or batch size, like a program exported with static shapes, is detected.
 """
 
-import multiprocessing
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from conformance.candidates.arrays import pairs
-from conformance.candidates.registry import Runner, load_implementation
+from conformance.candidates.registry import Runner
 from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, guarded, prepared
 from conformance.checks.search.surroundings import Surroundings
@@ -24,23 +21,16 @@ from conformance.errors import (
     CandidateEnded,
     CandidateError,
     CandidateFailure,
-    ConformanceError,
-    FixtureError,
-    Unsupported,
 )
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.devices import is_whole
 from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
 from conformance.results.example import Values
 from conformance.results.termination import call_candidate
-
-SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
-_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
 class IsolatedRunner(ABC):
@@ -51,10 +41,6 @@ class IsolatedRunner(ABC):
     def surroundings(self) -> Surroundings:
         """The surroundings of the runner in its process."""
 
-    @abstractmethod
-    def answers_apart(self, subject: "Subject", batch: Batch) -> bool:
-        """Return the value of `answers_in_a_child`, called in the process of the runner."""
-
 
 @dataclass(frozen=True)
 class Subject:
@@ -63,7 +49,6 @@ class Subject:
     Attributes:
         candidate: the implementation.
         checkpoint, device, dtype: the arguments with which the candidate was prepared.
-        golden: the name by which `open_golden` opens the network.
         runner: the value returned by `prepare`.
         name: the name by which the candidate is loaded, if it has one.
         tests: the number of comparisons among which the false-alarm probability is shared.
@@ -73,17 +58,14 @@ class Subject:
     checkpoint: Checkpoint
     device: str
     dtype: str
-    golden: str
     runner: Runner
     name: str = ""
     tests: int = 1
 
     @classmethod
-    def prepared(
-        cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
-    ) -> "Subject":
+    def prepared(cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> "Subject":
         """Return a subject with a newly prepared candidate; raise `CandidateError` or `CandidateCrash` if it cannot be prepared."""
-        return cls(candidate, checkpoint, device, dtype, golden, prepared(candidate, checkpoint, device, dtype))
+        return cls(candidate, checkpoint, device, dtype, prepared(candidate, checkpoint, device, dtype))
 
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
         """Return a subject with a new runner that has not been called yet, for the same checkpoint unless another is given."""
@@ -139,14 +121,7 @@ class Subject:
 
     def answers(self, batch: Batch) -> bool:
         """Return whether the candidate completes a batch, with any result; raise `CandidateEnded` if it ends its process."""
-        try:
-            for _ in self._answer(self._here(batch), ()):
-                pass
-        except CandidateEnded:
-            raise
-        except (CandidateError, CandidateCrash):
-            return False
-        return True
+        return _completes(lambda: deque(self._answer(self._here(batch), ()), maxlen=0))
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
@@ -163,53 +138,6 @@ def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str
     return dict(rounded_weights(checkpoint.value, dtype))
 
 
-def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
-    """Return whether the candidate completes the batch in a child process instead of raising or ending the process.
-
-    Raises:
-        Unsupported: if the candidate cannot be sent to another process.
-        CandidateError: if the candidate exceeds the time limit.
-        FixtureError: if the process could not be prepared.
-    """
-    import pickle
-
-    candidate = subject.name if _is_loadable(subject) else subject.candidate
-    try:
-        sent = pickle.dumps((candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
-    except Exception as error:
-        raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
-    process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
-    process.start()
-    process.join(SECONDS)
-    if process.is_alive():
-        process.kill()
-        raise CandidateError(f"no answer within {SECONDS} s to what must be refused")
-    if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
-        raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
-    return process.exitcode == _ACCEPTED
-
-
-def _is_loadable(subject: Subject) -> bool:
-    """Return whether the subject's name loads the same candidate."""
-    try:
-        return load_implementation(subject.name) is subject.candidate
-    except ConformanceError:
-        return False
-
-
-def _ask(sent: bytes) -> Any:
-    import os
-    import pickle
-
-    from conformance.goldens.custom_golden import open_golden
-
-    found, golden, device, dtype, arrays = pickle.loads(sent)
-    candidate = load_implementation(found) if isinstance(found, str) else found
-    subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
-    accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
-    os._exit(_ACCEPTED if accepted else _REFUSED)
-
-
 def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text.
 
@@ -222,12 +150,16 @@ def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
 
 def _static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
-    if not _runs(subject, whole):
+
+    def runs(batch: Batch) -> bool:
+        return _completes(lambda: subject.run(batch))
+
+    if not runs(whole):
         return ""
     for what, size, cut in (("length", whole.length, shorter), ("batch size", whole.size, fewer)):
         # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
-        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller) and _runs(subject, whole):
+        if smaller and not any(runs(cut(whole, n)) for n in smaller) and runs(whole):
             return fixed_size(what, size, f" ({', '.join(map(str, smaller))})")
     return ""
 
@@ -237,10 +169,10 @@ def fixed_size(what: str, size: int, tried: str = "") -> str:
     return f"its {what} is fixed: it runs at {size}, and at no other that was tried{tried}; "
 
 
-def _runs(subject: Subject, batch: Batch) -> bool:
-    """Return whether the candidate runs a batch without violating the contract."""
+def _completes(run: Callable[[], object]) -> bool:
+    """Return whether a call of the candidate neither raises nor violates the contract; raise `CandidateEnded`."""
     try:
-        subject.run(batch)
+        run()
     except CandidateEnded:
         raise
     except (CandidateError, CandidateCrash):
@@ -250,9 +182,9 @@ def _runs(subject: Subject, batch: Batch) -> bool:
 
 def shorter(batch: Batch, length: int) -> Batch:
     """Return the first tokens of each row of a batch."""
-    return batch.at(np.arange(length))
+    return batch.cut(slice(None), length)
 
 
 def fewer(batch: Batch, size: int) -> Batch:
     """Return the first rows of a batch."""
-    return Batch.of({name: array[:size] for name, array in batch.arrays().items()})
+    return batch.cut(slice(size))

@@ -1,4 +1,4 @@
-"""Imports have one direction, and whether a candidate needs transformers is read from its source."""
+"""Whether a candidate needs transformers is read from its source."""
 
 from pathlib import Path
 from typing import Any
