@@ -46,9 +46,7 @@ class Pointwise(ProgramStep):
     @property
     def slope(self) -> Array:
         """The derivative f′(x)."""
-        effect = self.trace.effect(self._operands[0])
-        assert effect is not None
-        return as_array(effect.diagonal)
+        return as_array(self.trace.effect(self._operands[0]).diagonal)
 
     def effect_of(self, *errors: Captured) -> Captured:
         """Return f'(x) e if e is so small that the next term, at most e², is below 2^-12 of e; otherwise the exact difference."""

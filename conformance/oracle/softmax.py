@@ -10,21 +10,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
-from conformance.oracle.linear_maps import LinearMap, Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.program import again, either, exactly, exp_by_two, in_kernel, rescaled, selected, value_of
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 _MASKED = -1e4  # Its exponential is 0.
-
-
-def jacobian_of_softmax(p: Array) -> LinearMap:
-    """Return J_ij = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
-
-    def variance(v: Array) -> Array:
-        shared = (p**2 * v).sum(-1, keepdims=True)
-        return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
-
-    return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
 
 
 class Probabilities(ProgramStep, kinds=("probs",)):

@@ -31,7 +31,6 @@ from conformance.oracle.program import IN_KERNEL, MEAN, OPERATIONS, SUM, Form, N
 _NUMBERS = count()
 _EITHER = Operation(value_of, "either")
 _BOUNDED = ("erf", "tanh")  # The errors of these have a fixed sign and are bounded; those of other functions are random.
-Known = dict[int, Array | float]
 _EXACT_BITS = 8  # A constant of so many bits is exact in every format.
 
 
@@ -101,14 +100,8 @@ class Traced(Number):
         return next((x for x in self.operands if isinstance(x, float)), None) if self.operation in products else None
 
     @np.errstate(over="ignore")
-    def variance(self, arithmetic: Arithmetic, known: Known | None = None) -> Array | float:
-        """Return the variance of the operation's own rounding error; `known` are those of operations, by number."""
-        known = {} if known is None else known
-        if self.number not in known:
-            known[self.number] = self._variance(arithmetic, known)
-        return known[self.number]
-
-    def _variance(self, arithmetic: Arithmetic, known: Known) -> Array | float:
+    def variance(self, arithmetic: Arithmetic) -> Array | float:
+        """Return the variance of the operation's own rounding error."""
         kind = self.operation.errors if self.operation else "exact"
         inner, wide = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format, arithmetic.accumulate
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, wide))
@@ -125,7 +118,7 @@ class Traced(Number):
         if kind == "call":
             return arithmetic.call_rounding_variance(self.value)
         if kind == "either":
-            first, *others = (trace.variance(arithmetic, known) for trace in self.alternatives)
+            first, *others = (trace.variance(arithmetic) for trace in self.alternatives)
             return np.maximum(reduce(np.maximum, others) - first, 0.0)
         own = self._of_function(kind, arithmetic)
         return own if kind in _BOUNDED else own + self._times(u2)
@@ -279,28 +272,26 @@ class Trace:
                 readers.setdefault(x.number, []).append((one, slope))
         return readers
 
-    def effect(self, x: Traced) -> "Effect | None":
-        """Return the effect of the errors of an operation or operand on the result; None if there is none."""
-        if x.number not in self._effects and x.number in self._readers:
-            arriving = ((one, slope, self.effect(one)) for one, slope in self._readers[x.number])
-            each = (_before(one, x, slope, effect) for one, slope, effect in arriving if effect is not None)
-            self._effects[x.number] = reduce(Effect.plus, each)
-        return self._effects.get(x.number)
+    def reaches(self, x: Traced) -> bool:
+        """Return whether the result depends on an operation or operand."""
+        return x.number in self._effects or x.number in self._readers
 
-    def _effect(self, x: Traced) -> "Effect":
-        effect = self.effect(x)
-        assert effect is not None
-        return effect
+    def effect(self, x: Traced) -> Effect:
+        """Return the effect of the errors of an operation or operand on the result, which depends on it."""
+        if x.number not in self._effects:
+            each = (_before(one, x, slope, self.effect(one)) for one, slope in self._readers[x.number])
+            self._effects[x.number] = reduce(Effect.plus, each)
+        return self._effects[x.number]
 
     def _is_counted_with(self, one: Traced, x: Traced) -> bool:
         """Return whether the errors of x reach the result through the operation `one` alone, each element's independently."""
         return self._uses[x.number] == 1 and (one.is_row or not x.is_row)
 
-    def _variances(self, arithmetic: Arithmetic, known: Known) -> Iterator[tuple[Traced, Array | float]]:
+    def _variances(self, arithmetic: Arithmetic) -> Iterator[tuple[Traced, Array | float]]:
         """Yield the operations that are sources, with the variance of their errors; the result is the last."""
         counted: dict[int, Array | float] = {}
         for one in self._operations:
-            total = one.variance(arithmetic, known)
+            total = one.variance(arithmetic)
             for x, slope in one.inputs:
                 if x.number in counted and self._is_counted_with(one, x):
                     arriving = counted.pop(x.number)
@@ -316,19 +307,18 @@ class Trace:
         yield self.result, counted.get(self.result.number, 0.0)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def variance(self, arithmetic: Arithmetic, known: Known | None = None) -> Array:
-        """Return the elementwise variance of the result's rounding errors; `known` as for `Traced.variance`."""
-        sources = self._variances(arithmetic, {} if known is None else known)
-        return as_array(sum(self._effect(one).variance(v) for one, v in sources))
+    def variance(self, arithmetic: Arithmetic) -> Array:
+        """Return the elementwise variance of the result's rounding errors."""
+        return as_array(sum(self.effect(one).variance(v) for one, v in self._variances(arithmetic)))
 
     @np.errstate(over="ignore", invalid="ignore")
     def sources(self, arithmetic: Arithmetic) -> tuple[Array | float, tuple[Source, ...]]:
         """Return the variance of the result's elementwise errors, and the other sources."""
-        *others, (_, own) = self._variances(arithmetic, {})
+        *others, (_, own) = self._variances(arithmetic)
         return own, tuple(self._source(one, as_array(v)) for one, v in others)
 
     def _source(self, one: Traced, variance: Array) -> Source:
-        effect = self._effect(one)
+        effect = self.effect(one)
         if effect.column is None or not effect.shape:
             return Source(np.broadcast_to(variance, effect.shape), effect.map)
         return Source(variance, shared_by_row(effect.column), effect.column)
@@ -336,7 +326,7 @@ class Trace:
     def bound(self, arithmetic: Arithmetic, fused: str = "") -> Array | float:
         """Return the largest error of fixed sign; see `Traced.bound`."""
         bounds = ((one, one.bound(arithmetic, fused)) for one in self._operations)
-        return sum((np.abs(self._effect(one).of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
+        return sum((np.abs(self.effect(one).of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
 
 
 def _is_zero(x: Array | float) -> bool:
