@@ -10,6 +10,7 @@ from conformance.implementations.making_bert import making_bert
 from conformance.numerics.devices import require_device
 from conformance.results.file import read_results
 from conformance.suite.parametrize import bound_checks
+from conformance.suite.pytest_session import Tally
 
 pytest_plugins = ["pytester"]
 
@@ -169,3 +170,10 @@ def test_an_invalid_option_is_a_usage_error(options: tuple[str, str], words: str
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([words])
     assert "INTERNALERROR" not in ended.stdout.str() + ended.stderr.str()
+
+
+def test_the_summary_has_each_mistake_once_with_the_number_of_checks_that_found_it() -> None:
+    tally, lines = Tally(), list[str]()
+    tally.pytest_runtest_logreport(SimpleNamespace(bert_conformance=[(True, True, "", ("a", "b")), (True, True, "", ("a",))]))
+    tally.pytest_terminal_summary(SimpleNamespace(section=lambda *_, **__: None, line=lines.append))
+    assert lines == ["2 a", "1 b"]
