@@ -87,8 +87,8 @@ _RUN = {
 }
 _SIDE = "an implementation, golden:NAME (the oracle), a saved trace (.safetensors), or "
 _DIAGNOSE = {
-    "FILE": "a file with the system's outputs, or - for text from standard input: text printed by a library, a server's JSON, "
-    "npy, npz or safetensors; see the formats below",
+    "FILE": "a file with the system's outputs, or - for standard input: text printed by a library, a server's JSON, "
+    "or, in a file alone, npy, npz or safetensors; see the formats below",
     **_checkpoint("the folder of the Hugging Face BERT that the system should run", "!"),
     **_inputs(
         "an input, if the outputs file has none; tokenized with the checkpoint's tokenizer; once for each row of the outputs",

@@ -1,8 +1,8 @@
 """Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
 - `diagnose_black_box.diagnose` is the entry point, and `Diagnosis` its result, in words.
-- Reading: `outputs_file` reads a file, by `tables`, or a pipe; `outputs` are the numbers, with what their digits say and the
-  activations that they belong to.
+- Reading: `outputs_file` reads a file, by `tables`; `outputs` are the numbers, with what their digits say and the activations
+  that they belong to.
 - The network: `black_box` is its table and its last step, the printed numbers, under each pooling of `pooling`,
   evaluated correct or with faults.
 - The judgement: `judgement` tests whether a network could have printed the numbers.
@@ -11,9 +11,9 @@
 - `unexposed_layers` diagnoses the layers that a candidate does not expose as a black box too.
 """
 
-from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation, Unseen, diagnose
+from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation, diagnose
 from conformance.diagnosis.outputs_file import read
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.diagnosis.tables import OutputTable
 
-__all__ = ["POOLINGS", "Diagnosis", "FaultAttribution", "OutputTable", "RankedExplanation", "Unseen", "diagnose", "read"]
+__all__ = ["POOLINGS", "Diagnosis", "FaultAttribution", "OutputTable", "RankedExplanation", "diagnose", "read"]

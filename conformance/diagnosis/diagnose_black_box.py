@@ -32,7 +32,6 @@ from conformance.model.activations import LAYER
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.formats import format_named
-from conformance.numerics.thresholds import SEPARABLE_Z
 
 MOST_EXPLANATIONS = 8  # maximum number reported
 
@@ -85,19 +84,6 @@ class RankedExplanation:
     tied: bool
 
 
-@dataclass(frozen=True)
-class Unseen:
-    """A fault that the numbers could not have revealed.
-
-    Attributes:
-        name: name of the fault.
-        expected_z: the z that the fault would have if it were present; 0 if it changes none of the numbers.
-    """
-
-    name: str
-    expected_z: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """The conclusions from the outputs of a black box.
@@ -105,7 +91,6 @@ class Diagnosis:
     Attributes:
         conforms: whether the correct network explains the outputs.
         outputs: the outputs, each with its number of judged elements.
-        elements: total number of judged elements.
         digits: decimals of the typical number; None if the numbers are exact.
         stored: the formats narrower than `dtype` in which numbers are stored.
         dtype, arithmetic: the promised format, and the arithmetic under which the correct network is most likely.
@@ -114,9 +99,8 @@ class Diagnosis:
         sigma: median sigma of the numbers.
         rms, max: RMS and maximum of the error against the correct network, in sigma.
         rms_limit, max_limit: their limits, at the false-alarm probability of a run.
-        shown: if it conforms, the faults that the numbers would have revealed, at an expected z of at least 12, if they acted
-            everywhere they can.
-        unseen: the faults that the numbers would not have revealed.
+        expected_z: if it conforms, the z that each fault with a filter would have if it acted everywhere it can, 0 if it changes
+            none of the numbers; they would have revealed those with a z of at least 12.
         detected_faults: faults whose effect a filter finds in the residual although RMS and maximum may pass.
         explanations: the explanations, best first.
         unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
@@ -126,7 +110,6 @@ class Diagnosis:
 
     conforms: bool
     outputs: tuple[tuple[str, int], ...]
-    elements: int
     digits: float | None
     dtype: str
     arithmetic: str
@@ -137,8 +120,7 @@ class Diagnosis:
     max: float
     rms_limit: float
     max_limit: float
-    shown: tuple[str, ...]
-    unseen: tuple[Unseen, ...]
+    expected_z: Mapping[str, float]
     detected_faults: tuple[str, ...]
     explanations: tuple[RankedExplanation, ...]
     unconfirmed: str = ""
@@ -243,11 +225,9 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     ranked = judged.ranked(trials)[:MOST_EXPLANATIONS]
     limits, reading = base.limits(best.pooling_index), case.network.reading
     printed = reading.units[reading.units > 0.0]
-    filters = judged.filters if good else ()
     return Diagnosis(
         conforms=bool(good),
         outputs=reading.names,
-        elements=len(reading.actual),
         digits=-math.log10(float(np.median(printed))) if len(printed) else None,
         stored=tuple(dict.fromkeys(numbers.stored for numbers in case.network.outputs.values() if numbers.stored)),
         dtype=case.dtype,
@@ -259,8 +239,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         max=best.max,
         rms_limit=limits.rms,
         max_limit=limits.max,
-        shown=tuple(f.name for f in filters if f.expected_z >= SEPARABLE_Z),
-        unseen=tuple(Unseen(f.name, f.expected_z) for f in filters if not f.expected_z >= SEPARABLE_Z),
+        expected_z={f.name: f.expected_z for f in judged.filters} if good else {},
         detected_faults=tuple(f.name for f in judged.filters if f.effect is not None),
         explanations=tuple(_explanation(judged, trial, tied=tied) for trial, tied in ranked),
         unconfirmed=case.network.architecture.unconfirmed,

@@ -168,12 +168,12 @@ def has_parameters_of(where: Where) -> Change:
     return change
 
 
-def in_layer(name: str, layer: Callable[[int], int] = lambda own: own) -> Where:
-    """Return where the activation `name` of the step's layer is, or of `layer(its layer)`; the layer's input if `name` is empty."""
+def in_layer(name: str) -> Where:
+    """Return where the activation `name` of the step's layer is; the layer's input if `name` is empty."""
 
     def where(step: Step) -> str | None:
         own = step.site.activation.layer
-        return None if own is None else layer_input(layer(own)) if not name else f"encoder.layer.{layer(own)}.{name}"
+        return None if own is None else f"encoder.layer.{own}.{name}" if name else layer_input(own)
 
     return where
 

@@ -1,8 +1,10 @@
 """Faults of the embeddings of positions, token types and words, and of positions in the scores: rotary and relative ones."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.faults.attention import SCORES
 from conformance.faults.changes import Altered, with_slack
@@ -144,56 +146,38 @@ def _copy_scaled(step: Step, factor: float) -> Step:
 _BASE = 10000.0  # The base of the wavelengths (Su et al. 2021, section 3.2.2).
 
 
-def _pairs(x: Array, *, neighbours: bool) -> tuple[Array, Array]:
-    """Return the two features of each rotated pair: neighbours, or features half a head apart."""
-    half = x.shape[-1] // 2
-    return (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :half], x[..., half:])
-
-
-def _angles(length: int, width: int) -> Array:
-    """Return the angles s / 10000^(2i/d), (S, d/2), for the head size d = `width`."""
-    return as_array(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
-
-
-def _joined(a: Array, b: Array, *, neighbours: bool) -> Array:
-    """Return the pairs rejoined in the order of the features, with the heads concatenated."""
-    joined = np.stack([a, b], -1).reshape(*a.shape[:-1], -1) if neighbours else np.concatenate([a, b], -1)
-    return merge_heads(joined)
-
-
-def _rotated(x: Array, width: int, *, neighbours: bool) -> Array:
-    """Return x, (B, S, H), with the features of each head rotated by the angles of the position."""
-    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
-    return _joined(a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t), neighbours=neighbours)
-
-
-def _rotation_variance(x: Array, width: int, arithmetic: Arithmetic, *, neighbours: bool) -> Array:
-    """Return the variance of the rounding errors of a rotation, (B, S, H).
-
-    Sine, cosine, both products and their sum are each rounded to storage, with magnitudes of at most the length r of the pair. An
-    angle t has an error of at most 2u t, from 10000^(-2i/d) and from a product; the error moves the pair by r times as much.
-    """
-    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
-    length = np.hypot(a, b)
-    variance = (
-        5.0 * arithmetic.storage.rounding_variance(length) + (2.0 * arithmetic.accumulate.unit_roundoff * t * length) ** 2 / 3.0
-    )
-    return _joined(variance, variance, neighbours=neighbours)
-
-
 def _rotary(*, neighbours: bool) -> Change:
+    """Return the change that rotates query and key: each pair of features by the angle s / 10000^(2i/d) at position s.
+
+    Pairs are neighbours, or features half a head apart, as complex numbers z. Sine, cosine, both products and their sum are each
+    rounded to storage, with magnitudes of at most |z|. An angle t has an error of at most 2u t, from 10000^(-2i/d) and from a
+    product; the error moves the pair by |z| times as much.
+    """
+
+    def pairs(x: Array, width: int) -> npt.NDArray[np.complexfloating[Any, Any]]:
+        heads = split_heads(x, width)
+        a, b = (heads[..., ::2], heads[..., 1::2]) if neighbours else np.split(heads, 2, -1)
+        return np.asarray(a + 1j * b)
+
+    def joined(a: Array, b: Array) -> Array:
+        """Return the pairs in the order of the features, with the heads concatenated."""
+        return merge_heads(np.stack([a, b], -1).reshape(*a.shape[:-1], -1) if neighbours else np.concatenate([a, b], -1))
+
     def change(step: Step, _: FaultContext) -> Step | None:
         width = step.site.architecture.head_size
         if width % 2 or "key" not in step.site.activation.axes:
             return None
-        given = step.parents
-        turned = tuple(_rotated(x, width, neighbours=neighbours) for x in given)
+        t = np.arange(step.site.batch.length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width)
+        given = [pairs(x, width) for x in step.parents]
+        turned = [z * np.exp(1j * t) for z in given]
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-            turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
-            return as_array(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
+            of_angle = (2.0 * arithmetic.accumulate.unit_roundoff * t) ** 2 / 3.0
+            sizes = (np.abs(z) for z in given)
+            variances = [5.0 * arithmetic.storage.rounding_variance(size) + of_angle * size**2 for size in sizes]
+            return as_array(sum(j.variance(joined(v, v)) for j, v in zip(altered.inner.jacobians(), variances, strict=True)))
 
-        return with_slack(step.replaced(parents=turned), slack)
+        return with_slack(step.replaced(parents=tuple(joined(z.real, z.imag) for z in turned)), slack)
 
     return change
 

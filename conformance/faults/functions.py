@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import expit
 
-from conformance.faults.changes import Altered, run, variance_of, with_rounded_parent
-from conformance.faults.edits import copied_from, first_parent, function, recast, with_computed, with_operand
+from conformance.faults.changes import Altered, run, with_rounded_parent
+from conformance.faults.edits import copied_from, first_parent, function, in_place_of, recast, with_computed, with_operand
 from conformance.faults.fault import (
     ALONE,
     ERF_FORM,
@@ -50,16 +50,7 @@ def _late(step: Step, context: FaultContext) -> Step | None:
     name = step.site.activation.parents[0]
     if context.network.table[name].kind not in FUNCTIONS:
         return None
-
-    def applied(inner: Step) -> Step:
-        return context.network.step(name, inner.value)
-
-    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        function = applied(altered.inner)
-        stored = function.jacobians()[0].variance(arithmetic.storage.rounding_variance(altered.inner.value))
-        return as_array(variance_of(function, arithmetic) + stored)
-
-    return Altered(step, lambda inner: applied(inner).value, slack)
+    return in_place_of(step, with_rounded_parent(context.network.step(name, step.value), 0))
 
 
 def _of_magnitude(step: Step, _: FaultContext) -> Step:

@@ -15,7 +15,6 @@ from conformance.faults.edits import (
     has_parameters_of,
     in_layer,
     last_hidden_state,
-    operand,
     other_weight,
     parameter,
     reads,
@@ -35,8 +34,7 @@ from conformance.faults.fault import (
     with_parameters,
 )
 from conformance.model.activations import layer_input
-from conformance.model.batch import Ids
-from conformance.numerics.formats import Array, Mask, as_array
+from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
@@ -103,16 +101,6 @@ def _pre_norm(step: Step, context: FaultContext) -> Step | None:
     norm = (attention if is_attention else own.name.removesuffix("intermediate.dense")) + "output.LayerNorm"
     site = replace(step.site, parameters=context.network.site(norm).parameters)
     return step.replaced(parents=(Norm(site, step.parents[0]).value,))
-
-
-def _pooled(token: Callable[[Array, Mask], Array]) -> Change:
-    """Return the change by which the pooler reads `token(hidden, mask)`, (B, H), in place of the first token."""
-    return operand(lambda x, step: np.concatenate([token(x, step.site.batch.mask)[:, None], x[:, 1:]], 1))
-
-
-def _token(hidden: Array, index: Ids) -> Array:
-    """Return the token of each row at its index, (B, H)."""
-    return as_array(hidden[np.arange(len(hidden)), index])
 
 
 def _reading_mean(step: Step, context: FaultContext) -> Step | None:
@@ -194,13 +182,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("attention-bypassed", LINEAR, "it reads the values, bypassing the attention's probabilities",
           reads(in_layer("attention.self.value")), only=(".attention.output.dense",), tried=ALONE),
     Fault("pre-norm", LINEAR, "the input is normalised first (pre-LN)", _pre_norm, only=(*SELF, ".intermediate.dense")),
-    Fault("pooler-token", POOLED, "the last token is read, not the first", _pooled(lambda hidden, _: hidden[:, -1])),
-    Fault("pooler-last-unmasked", POOLED, "the last token that is not padding is read, not the first one",
-          _pooled(lambda hidden, mask: _token(hidden, mask.shape[1] - 1 - mask[:, ::-1].argmax(1)))),
-    Fault("pooler-last-by-length", POOLED, "the token is read whose index is the number of unmasked tokens less one",
-          _pooled(lambda hidden, mask: _token(hidden, np.maximum(mask.sum(1) - 1, 0))), tried=ALONE),
-    Fault("pooler-second-token", POOLED, "the second token is read, not the first",
-          _pooled(lambda hidden, _: hidden[:, min(1, hidden.shape[1] - 1)])),
     Fault("projection-missing", LINEAR, "the layer is left out: its input is returned unchanged", first_parent,
           only=(*SELF, ".attention.output.dense", "transform.dense"), tried=ALONE),
     Fault("pooler-missing", POOLED, "the first token is returned unchanged", rewritten(lambda step: step.parents[0][:, 0]),

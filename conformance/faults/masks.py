@@ -14,7 +14,8 @@ from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.linear_maps import Roundings, Source, identity
 from conformance.oracle.program import selected
-from conformance.oracle.softmax import Probabilities, jacobian_of_softmax
+from conformance.oracle.softmax import Probabilities
+from conformance.oracle.trace import Effect
 
 NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
@@ -170,7 +171,8 @@ def _raised(constant: float) -> Change:
             return softmax(np.where(some & (not is_finite), 0.0, s), np.where(some, raised, keys_of(inner)))
 
         def slack(altered: Altered, _: Arithmetic) -> Array:
-            return jacobian_of_softmax(altered.value).variance(np.where(raised, spacing**2 / 12.0, np.zeros_like(altered.value)))
+            p = altered.value
+            return Effect(p.shape, p, {0: (-p, p)}).variance(np.where(raised, spacing**2 / 12.0, np.zeros_like(p)))
 
         return Altered(step, value, slack if is_finite else None)
 

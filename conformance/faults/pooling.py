@@ -3,20 +3,22 @@
 Other tokens that the pooler reads are faults of linear layers, and other functions of it those of activation functions.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from conformance.faults.changes import Altered, errors_of, run, with_rounded_parent, with_slack_of_parent
 from conformance.faults.edits import first_parent, function, in_place_of, reads, recast, with_computed, with_operand
-from conformance.faults.fault import ALONE, ALWAYS, FUNCTIONS, Change, Fault, FaultContext
+from conformance.faults.fault import ALONE, FUNCTIONS, Change, Fault, FaultContext
 from conformance.faults.norms import NORMS
 from conformance.model.architecture import DENSE_ACTIVATIONS, POOLINGS
 from conformance.model.heads import POOLING
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, as_array
+from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Step
-from conformance.oracle.pooling import Maximum, Weighted
+from conformance.oracle.pooling import WEIGHTS, Maximum, Weighted
 
 _UNIT, _POOLED = frozenset({"unit"}), frozenset({"first_token_linear"})
 
@@ -76,27 +78,35 @@ DENSE_FAULTS: tuple[Fault, ...] = (
 # fmt: on
 
 
-def _mean(*, padding: bool, weighted: bool) -> Change:
-    """Return the change by which the pooler reads the mean of the tokens, which may be weighted by their positions from 1."""
+def _reading(weights: Callable[[Mask], Array]) -> Change:
+    """Return the change by which the pooler reads the sum of the tokens with weights, (B, S), of the mask, not the first token.
+
+    A sum of several tokens may be rounded; its partial sums are no larger than the sum of the magnitudes.
+    """
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        hidden, mask = step.parents[0], step.site.batch.mask
+        hidden = step.parents[0]
         if hidden.ndim != 3:
             return None
-        counted = np.ones_like(mask) if padding else mask
-        weights = counted * np.arange(1.0, hidden.shape[1] + 1.0) if weighted else as_array(counted, np.float64)
-        weights = (weights / np.maximum(weights.sum(1, keepdims=True), 1.0))[..., None]
-        mean, size = (hidden * weights).sum(1), (np.abs(hidden) * weights).sum(1)
+        each = weights(step.site.batch.mask)[..., None]
+
+        def read(x: Array) -> Array:
+            return as_array((x * each).sum(1))
 
         def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
             rounded = np.zeros_like(hidden)
-            rounded[:, 0] = arithmetic.storage.rounding_variance(size)  # The mean may be rounded; its partial sums are no larger.
+            rounded[:, 0] = arithmetic.storage.rounding_variance(read(np.abs(hidden)))
             return rounded
 
-        changed = step.replaced(parents=(np.concatenate([mean[:, None], hidden[:, 1:]], 1),))
-        return with_slack_of_parent(changed, slack)
+        changed = step.replaced(parents=(np.concatenate([read(hidden)[:, None], hidden[:, 1:]], 1),))
+        return changed if (np.count_nonzero(each, 1) <= 1).all() else with_slack_of_parent(changed, slack)
 
     return change
+
+
+def _at(index: Callable[[Mask], Any]) -> Change:
+    """Return the change by which the pooler reads the token `index(mask)` of each row, or of all rows."""
+    return _reading(lambda mask: as_array(np.arange(mask.shape[1]) == np.reshape(index(mask), (-1, 1)), np.float64))
 
 
 def _of_length_one(step: Step, _: FaultContext) -> Step:
@@ -122,12 +132,21 @@ def _again(step: Step, context: FaultContext) -> Step | None:
 
 # fmt: off
 POOLER_FAULTS: tuple[Fault, ...] = (
-    *(
-        Fault(f"pooler-{mean}{end}", _POOLED, f"the mean over all tokens{which}{how} is read, not the first token",
-              _mean(padding=bool(end), weighted=bool(how)), tried=ALONE if how else ALWAYS)
-        for end, which in (("", ""), ("-with-padding", ", including padding"))
-        for mean, how in (("mean", ""), ("weighted-mean", ", weighted by their positions,"))
-    ),
+    Fault("pooler-token", _POOLED, "the last token is read, not the first", _at(lambda mask: mask.shape[1] - 1)),
+    Fault("pooler-last-unmasked", _POOLED, "the last token that is not padding is read, not the first one",
+          _reading(WEIGHTS["last"])),
+    Fault("pooler-last-by-length", _POOLED, "the token is read whose index is the number of unmasked tokens less one",
+          _at(lambda mask: np.maximum(mask.sum(1) - 1, 0)), tried=ALONE),
+    Fault("pooler-second-token", _POOLED, "the second token is read, not the first", _at(lambda mask: min(1, mask.shape[1] - 1))),
+    Fault("pooler-mean", _POOLED, "the mean over all tokens is read, not the first token", _reading(WEIGHTS["mean"])),
+    Fault("pooler-weighted-mean", _POOLED,
+          "the mean over all tokens, weighted by their positions, is read, not the first token", _reading(WEIGHTS["weighted-mean"]),
+          tried=ALONE),
+    Fault("pooler-mean-with-padding", _POOLED, "the mean over all tokens, including padding, is read, not the first token",
+          _reading(WEIGHTS["mean-with-padding"])),
+    Fault("pooler-weighted-mean-with-padding", _POOLED,
+          "the mean over all tokens, including padding, weighted by their positions, is read, not the first token",
+          _reading(lambda mask: WEIGHTS["weighted-mean"](np.ones_like(mask))), tried=ALONE),
     Fault("pooler-normalised", frozenset({"tanh"}), "the pooler's output is divided by its length", _of_length_one,
           only=("pooler.activation",), tried=ALONE),
     Fault("pooler-twice", frozenset({"linear"}), "the head reads the pooler's output after the pooler once more", _again,

@@ -9,7 +9,7 @@ The forms, each computed as in its library:
 Weights of few significant digits lie on ties, so the quotients that are rounded are computed in float32, as the libraries do.
 """
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,19 @@ def is_near_tie(quotient: npt.NDArray[np.floating[Any]]) -> Mask:
     return near
 
 
-def symmetric(weight: Array, axis: int | None, largest: float = 127.0) -> Array:
-    """Return the weight as integers −`largest` … `largest` times a step, one per tensor (`axis` None) or output feature (1)."""
-    w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(largest)
-    return as_array(np.rint(quotients(w, step)) * step, np.float64)
+def symmetric(x: Array, axis: int | None, largest: float = 127.0) -> tuple[Array, Array]:
+    """Return x as integers times a step, and the variance of what is next to a tie, which may be rounded either way.
+
+    Args:
+        x: the numbers.
+        axis: the axis of whose slices each has a step; None for one step.
+        largest: the integer that is the largest magnitude; of 127.5, integers are limited to −128 … 127.
+    """
+    wide = x.astype(np.float32)
+    step = np.broadcast_to(np.abs(wide).max(axis, keepdims=True) / np.float32(largest), wide.shape)
+    quotient = quotients(wide, step)
+    rounded = np.clip(np.rint(quotient), -128.0, 127.0) * step
+    return as_array(rounded, np.float64), as_array(is_near_tie(quotient) * step**2, np.float64)
 
 
 def _unit(x: Array) -> Array:
@@ -84,15 +92,13 @@ def _cache_of_bytes(step: Step, _: FaultContext) -> Step:
     A quotient next to a tie may be rounded either way; the product with the scale may be rounded to storage.
     """
     first, last = step.parents
-    heads = split_heads(last, step.site.architecture.head_size).astype(np.float32)
-    scale = np.abs(heads).max(-1, keepdims=True) / np.float32(127.0)
-    quotient = quotients(heads, scale)
-    levels = np.rint(quotient)
-    near = is_near_tie(quotient)
-    ties = merge_heads(as_array(near * scale**2, np.float64))
-    held = merge_heads(as_array(levels, np.float64) * scale)
+    held, ties = map(merge_heads, symmetric(split_heads(last, step.site.architecture.head_size), -1))
     read = step.replaced(parents=(first, held))
     return with_slack_of_parent(read, lambda _, arithmetic: ties + arithmetic.storage.rounding_variance(held), 1)
+
+
+def _weight(axis: int | None, largest: float) -> Callable[[Array], Array]:
+    return lambda weight: symmetric(weight, axis, largest)[0]
 
 
 # fmt: off
@@ -100,7 +106,7 @@ FAULTS: tuple[Fault, ...] = (
     *(
         Fault(f"precision-{name}{end}", LINEARS,
               f"the weights are rounded to {int(2 * largest) + 1} levels per {group}: {name} quantisation",
-              other_weight(partial(symmetric, axis=axis, largest=largest)), tried=FAILED)
+              other_weight(_weight(axis, largest)), tried=FAILED)
         for end, axis, group in (("", None, "tensor"), ("-channel", 1, "output feature"))
         for name, largest in (("int8", 127.0), ("int4", 7.0))
     ),

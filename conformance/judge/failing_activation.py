@@ -22,7 +22,7 @@ from conformance.judge.explanation_search import (
     is_of_catalogue,
     single_explanations,
 )
-from conformance.judge.fault_directions import Direction, direction, effective_directions, in_other_layers, possible_directions
+from conformance.judge.fault_directions import Direction, direction, in_other_layers, possible_directions
 from conformance.judge.fault_effects import BlockTotals
 from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, matched, project, row_nlls
 from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
@@ -380,11 +380,10 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
         allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
         return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
 
-    near, noise = effective_directions(block.segment, storage), _nominal(block, storage)
+    noise = _nominal(block, storage)
     problem = StepProblem(block.segment, storage, actual, noise, threshold, noise_of, accounts, lambda _: 0.0)
-    return replace(
-        local, explanations=explanations(problem, [*near, *possible_directions(block.segment, storage, after_failure=True)])
-    )
+    tried = [d for late in (False, True) for d in possible_directions(block.segment, storage, after_failure=late)]
+    return replace(local, explanations=explanations(problem, tried))
 
 
 def _filters_of_exact(observation: Observation, storage: Format, threshold: float) -> Iterator[FilterResult]:

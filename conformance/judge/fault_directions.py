@@ -113,17 +113,6 @@ def energy_of_input_noise(direction: Direction, hypothesis: Hypothesis, noise: N
     return float(np.vdot(noise.precision * change, change))
 
 
-def effective_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> Iterator[Direction]:
-    """Yield the faults that change the result from a step in the activation's own layer, or by replacing a whole layer.
-
-    Args:
-        segment: the segment.
-        storage: storage format of the candidate.
-        after_failure: whether to yield the faults that are looked for after a failure only, in place of the others.
-    """
-    return (found for found in possible_directions(segment, storage, after_failure=after_failure) if found.effect is not None)
-
-
 def _is_of_its_layer(segment: Segment, step: str) -> bool:
     table = segment.network.table
     return table[step].layer == table[segment.name].layer
@@ -139,9 +128,12 @@ def _in_its_pass(segment: Segment) -> Iterator[tuple[Fault, str]]:
 
 
 def possible_directions(segment: Segment, storage: Format, *, after_failure: bool = False) -> list[Direction]:
-    """Return the faults of `effective_directions`, including those that do not change the result, without evaluating any of them.
+    """Return the faults at steps of the activation's own layer, or that replace a whole layer, without evaluating any of them.
 
-    Used on a part of an activation, or before any fault is evaluated.
+    Args:
+        segment: the segment.
+        storage: storage format of the candidate.
+        after_failure: whether to return the faults that are looked for after a failure only, in place of the others.
     """
     near = (
         (f, n)

@@ -40,7 +40,7 @@ wrong element of s deviations, in the root mean square of its block, adds s/√g
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -288,15 +288,15 @@ def judged_by_gate(
         sample = sample_of(part, needed)
         of_sample = judged(sample.observation)
     by_name = {str(hypothesis): hypothesis for hypothesis in hypotheses}
-    passing = [by_name[local.hypothesis] for local in of_sample if local.passes and local.hypothesis in by_name]
+    passing = {by_name[local.hypothesis]: local for local in of_sample if local.passes and local.hypothesis in by_name}
     if len(passing) < sum(local.passes for local in of_sample) or not passing:  # one passes operation by operation, or none does
         return ()
     if any(local.explanations for local in of_sample) or rows_that_tell(of_sample, sample, part) > len(sample.rows):
         return ()
     if product := product_of(part.observation):
-        is_closed = is_verified(product, passing[0].arithmetic)  # by its formats, which are those of every hypothesis
+        is_closed = is_verified(product, next(iter(passing)).arithmetic)  # by its formats, which are those of every hypothesis
     else:
-        is_closed = are_within_limits(part.observation, passing, alpha)
+        is_closed = are_within_limits(part, sample, passing, alpha)
     basis: Basis = "projections" if product else "a lower bound of sigma"
     share = len(sample.rows) / len(part.rows)
     return tuple(_in_whole(local, sample, share, basis) for local in of_sample) if is_closed else ()
@@ -328,14 +328,18 @@ def sample_of(part: Part, count: int) -> Part:
     return part.at(np.unique(np.concatenate([part.ends, drawn[: max(count - len(part.ends), 0)]])))
 
 
-def are_within_limits(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> bool:
+def are_within_limits(part: Part, sample: Part, of_sample: Mapping[Hypothesis, LocalJudgement], alpha: float) -> bool:
     """Return whether every element is within the limits of the exact test in units of a lower bound of sigma.
 
     Args:
-        observation: the activation, which is no product.
-        hypotheses: the hypotheses, under each of which that is to hold; each block is evaluated once for all of them.
+        part: the activation, which is no product.
+        sample: the part of it that passes the exact test; blocks that are in it are not evaluated again.
+        of_sample: its judgement under each hypothesis under which that is to hold; a block is evaluated once for all of them.
         alpha: total false-alarm probability of the activation.
     """
+    observation, hypotheses = part.observation, list(of_sample)
+    by_row = part.positions is None and len(observation.rows) == len(part.rows)
+    blocks = [rows for rows in observation.rows if not (by_row and rows.start in sample.rows)]
 
     def totals(rows: slice) -> tuple[int, list[tuple[float, float]]]:
         block = observation.without_padding(rows)
@@ -356,10 +360,13 @@ def are_within_limits(observation: Observation, hypotheses: Sequence[Hypothesis]
         # Elements that are 0, in both where they must be, are not counted by the exact test.
         return int(np.count_nonzero(zeroed(block.actual, block.judged))), found
 
-    counts, found = zip(*on_all_cores(totals, observation.rows), strict=True)
+    counts, found = zip(*on_all_cores(totals, blocks), strict=True)
+    tested = sample.observation
+    count = sum(counts) + (int(np.count_nonzero(tested.judged & (tested.actual != 0.0))) if by_row else 0)
     for hypothesis, of_blocks in zip(hypotheses, zip(*found, strict=True), strict=True):
         limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)
         sums, largest = zip(*of_blocks, strict=True)
-        if not (sum(sums) <= max(sum(counts), 1) * limits.rms**2 and max(largest) <= limits.max**2):  # NaN is not within
+        squares = sum(sums) + ((of_sample[hypothesis].error.rms or 0.0) ** 2 * tested.count if by_row else 0.0)
+        if not (squares <= max(count, 1) * limits.rms**2 and max(largest) <= limits.max**2):  # NaN is not within
             return False
     return True

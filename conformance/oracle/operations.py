@@ -24,7 +24,6 @@ from conformance.oracle.trace import Trace, Traced
 Script = tuple[int, ...]  # choices of a program, in turn
 Computed = tuple[Array, Array | None]
 KEPT = 2**26  # bytes of results that orders have in common
-_STORED = "stored"
 SINGLE = FORMATS["float32"]
 IN_FLOAT32 = Arithmetic(SINGLE, SINGLE, "modular")
 
@@ -60,7 +59,8 @@ def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Itera
 
     @lru_cache(maxsize=4)  # The first run of an order is that of its first rows and elements as well.
     def run(*scripts: Script) -> tuple[Array, tuple[tuple[Script, ...], ...]]:
-        result = order.choosing(scripts).stored(step.program(*parents))
+        order.forms, order.rows, order.elements = map(_Choices, scripts)
+        result = as_array(value_of(step.program(*parents)))
         return result, tuple(tuple(choices.others) for choices in (order.forms, order.rows, order.elements))
 
     def every(*fixed: Script) -> Iterator[Script]:
@@ -116,15 +116,6 @@ class _Order:
         self.arithmetic = arithmetic
         self._computed: dict[tuple[Hashable, ...], tuple[tuple[Rounded, ...], tuple[Any, ...]]] = {}
         self._bytes = 0
-
-    def choosing(self, scripts: Sequence[Script]) -> "_Order":
-        """Return this order, with other choices."""
-        self.forms, self.rows, self.elements = map(_Choices, scripts)
-        return self
-
-    def stored(self, result: Any) -> Array:
-        """Return the result of the program in the storage format."""
-        return as_array(value_of(self.once(_STORED, (result,), lambda: (value_of(result), None))))
 
     def once(self, function: Hashable, operands: tuple[Any, ...], compute: Callable[[], Computed]) -> "Rounded":
         """Return one of the possible roundings of a result, which is computed once for the same operands.

@@ -46,7 +46,7 @@ class Pointwise(ProgramStep):
     @property
     def slope(self) -> Array:
         """The derivative f′(x)."""
-        return as_array(self.trace.effects[self._operands[0].number].diagonal)
+        return as_array(self.trace.effect(self._operands[0]).diagonal)
 
     def effect_of(self, *errors: Captured) -> Captured:
         """Return f'(x) e if e is so small that the next term, at most e², is below 2^-12 of e; otherwise the exact difference."""

@@ -65,6 +65,10 @@ class Number(np.lib.mixins.NDArrayOperatorsMixin, ABC):
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
         """Return a value of several legal forms (see the function `either`)."""
 
+    def again(self, form: Form) -> Any:
+        """Return the value with the errors of another computation of it (see the function `again`)."""
+        return self
+
     def constants(self, numbers: tuple[float, ...]) -> tuple[Any, ...]:
         """Return the constants of a program (see the function `constants`)."""
         return numbers
@@ -158,8 +162,8 @@ def either(x: Array, form: Form, *wider: Form, also: Sequence[Form] = ()) -> Arr
 
 
 def again(x: Array, form: Form) -> Array:
-    """Return x as another computation of it by `form`, whose rounding errors are independent of those of x."""
-    return form() if isinstance(x, Number) else x
+    """Return x with the rounding errors of `form`, another computation of it, which are independent of those of x."""
+    return cast(Any, x).again(form) if isinstance(x, Number) else x
 
 
 def constants(x: Array, *numbers: float) -> tuple[float, ...]:

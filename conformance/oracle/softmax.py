@@ -10,19 +10,11 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.correlated_errors import CorrelatedErrors, row_mixed
-from conformance.oracle.linear_maps import LinearMap, Roundings
+from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.program import again, either, exactly, exp_by_two, in_kernel, rescaled, selected, value_of
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
-
-def jacobian_of_softmax(p: Array) -> LinearMap:
-    """Return J_ij = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
-
-    def variance(v: Array) -> Array:
-        shared = (p**2 * v).sum(-1, keepdims=True)
-        return as_array(p**2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
-
-    return LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True)))
+_MASKED = -1e4  # Its exponential is 0.
 
 
 class Probabilities(ProgramStep, kinds=("probs",)):
@@ -44,24 +36,24 @@ class Probabilities(ProgramStep, kinds=("probs",)):
     def program(self, *parents: Any) -> Any:
         """Return the probabilities; all zeros in a row whose keys are all masked.
 
-        With the logarithm L of the total, a kernel may form exp(s − (m + L)), as exp2 of a product with log2 e. The weights may be
-        computed again when they are divided, so that their errors are not those in the total.
+        With the logarithm L of the total, a kernel may form exp(s − (m + L)), as exp2 of a product with log2 e: the errors of such
+        weights are no smaller than those of exp(s − m), and they are not those in the total.
         """
         s = rescaled(parents[0])
         largest = np.where(self.keys, value_of(s), -np.inf).max(-1, keepdims=True)
         top = np.where(self._attending, largest, 0.0)
         weights = self.weights_of(s, top)
         total = selected(self._total(weights, top), self._attending, 1.0)
-        return either(
-            s,
-            lambda: again(weights, lambda: self.weights_of(s, top)) / total,
-            lambda: self.weights_of(s, top + np.log(value_of(total)), exp_by_two),
-            also=(lambda: weights * (1.0 / total),),
-        )
+
+        def from_logarithm() -> Array:
+            plain = value_of(total)
+            return exactly(np.multiply)(self.weights_of(s, top + np.log(plain), exp_by_two), plain)
+
+        return either(s, lambda: again(weights, from_logarithm) / total, also=(lambda: weights * (1.0 / total),))
 
     def weights_of(self, s: Array, subtrahend: Array, exponential: Callable[[Array], Array] = np.exp) -> Array:
         """Return the exponential of the scores less a number for each row; 0 at masked keys."""
-        return selected(exponential(selected(s - subtrahend, self.keys)), self.keys)
+        return exponential(selected(s - subtrahend, self.keys, _MASKED))
 
     def _total(self, weights: Array, top: Array) -> Array:
         """Return the sum of the weights, with its errors or those of m + L, whichever are larger."""

@@ -145,11 +145,8 @@ class ProgramStep(Step):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Return the effects of errors of the parents on the result."""
-        effects = (self.trace.effects.get(operand.number) for operand in self._operands)
-        return tuple(
-            nothing(self.value, parent) if effect is None else effect.map
-            for effect, parent in zip(effects, self.parents, strict=True)
-        )
+        trace = self.trace
+        return tuple(trace.effect(x).map if trace.reaches(x) else nothing(self.value, x.value) for x in self._operands)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Return the errors of the program's operations, and of the rounding to storage."""

@@ -67,6 +67,10 @@ class Traced(Number):
         assert isinstance(first, Traced)
         return Traced(first.value, _EITHER, (first,), wider, start, first.in_kernel) if wider else first
 
+    def again(self, form: Form) -> Array:
+        """Return another computation of the value."""
+        return form()
+
     @property
     def is_row(self) -> bool:
         """Whether there is one number per row."""
@@ -99,20 +103,16 @@ class Traced(Number):
     def variance(self, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of the operation's own rounding error."""
         kind = self.operation.errors if self.operation else "exact"
-        inner = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format
-        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, arithmetic.accumulate))
+        inner, wide = arithmetic.accumulate if self.in_kernel else arithmetic.elementwise_format, arithmetic.accumulate
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (inner, wide))
         if kind in ("exact", "rescaled") or (self._factor is not None and _bits(self._factor) == 1):
             return 0.0
-        if kind == "rounded":
-            rounded = as_array(u2 * np.square(self.value))
-            return (
-                rounded if inner == arithmetic.accumulate else rounded + inner.floor_variance
-            )  # It may be subnormal in half precision.
+        if kind == "rounded":  # A half-precision intermediate may be subnormal.
+            return self._times(u2) + inner.floor_variance if inner != wide else self._times(u2)
         if kind == "mean":
-            return as_array(a2 / self.operands[1] ** 2 * self._partial_sums + u2 * np.square(self.value))
+            return as_array(a2 / self.operands[1] ** 2 * self._partial_sums + self._times(u2))
         if kind == "sum":
-            added = as_array(a2 * self._partial_sums)
-            return added if inner == arithmetic.accumulate else added + u2 * np.square(self.value)
+            return a2 * self._partial_sums + self._times(u2 if inner != wide else 0.0)
         if kind == "added":
             return sum_variance(tuple(map(value_of, self.operands)), arithmetic)
         if kind == "call":
@@ -121,7 +121,13 @@ class Traced(Number):
             first, *others = (trace.variance(arithmetic) for trace in self.alternatives)
             return np.maximum(reduce(np.maximum, others) - first, 0.0)
         own = self._of_function(kind, arithmetic)
-        return own if kind in _BOUNDED else own + u2 * np.square(self.value)
+        return own if kind in _BOUNDED else own + self._times(u2)
+
+    def _times(self, u2: float) -> Array:
+        """Return u² y² for the value y."""
+        squares = np.square(self.value)
+        squares *= u2
+        return squares
 
     def _of_function(self, name: str, arithmetic: Arithmetic) -> Array | float:
         """Return the variance of the random error of a library function, which is evaluated in the accumulation format."""
@@ -130,10 +136,12 @@ class Traced(Number):
         if name in _BOUNDED:
             return arithmetic.inner_rounding_variance(self.value)
         if name == "exp_by_two":
-            product = arithmetic.accumulate.unit_roundoff**2 / 3.0 * np.square(value_of(self.operands[0]) * self.value)
-            return as_array(product + self._of_function("exp", arithmetic))
+            relative = np.square(value_of(self.operands[0]))
+            relative *= arithmetic.accumulate.unit_roundoff**2 / 3.0
+            relative += arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+            return as_array(relative * np.square(self.value))
         if name in ("exp", "rsqrt"):
-            return as_array(arithmetic.functions.relative(name, arithmetic.accumulate) ** 2 / 3.0 * np.square(self.value))
+            return self._times(arithmetic.functions.relative(name, arithmetic.accumulate) ** 2 / 3.0)
         return as_array(arithmetic.functions.error(name, self.value, arithmetic.accumulate) ** 2 / 3.0)
 
     @cached_property
@@ -251,23 +259,29 @@ class Trace:
             todo += [x for number, x in new.items() if number not in found]
             found |= new
         self._operations = [found[number] for number in sorted(found)]
+        y = result.value
+        self._effects = {result.number: Effect(y.shape, column=np.ones_like(y)) if result.is_row else Effect(y.shape, 1.0)}
         self._uses = Counter(x.number for one in self._operations for x in one.operands if isinstance(x, Traced))
 
     @cached_property
-    def effects(self) -> dict[int, Effect]:
-        """The effect of the errors of each operation on the result, by number."""
-        shape = self.result.value.shape
-        effects = {
-            self.result.number: Effect(shape, column=np.ones_like(self.result.value)) if self.result.is_row else Effect(shape, 1.0)
-        }
-        kept = {one.number for one in self._operations}
-        for one in reversed(self._operations):
-            effect = effects[one.number]
+    def _readers(self) -> dict[int, list[tuple[Traced, Any]]]:
+        """The operations on the result of each operation and operand, by its number, with their derivatives."""
+        readers: dict[int, list[tuple[Traced, Any]]] = {}
+        for one in self._operations:
             for x, slope in one.inputs:
-                if x.number in kept:
-                    arriving = _before(one, x, slope, effect)
-                    effects[x.number] = effects[x.number].plus(arriving) if x.number in effects else arriving
-        return effects
+                readers.setdefault(x.number, []).append((one, slope))
+        return readers
+
+    def reaches(self, x: Traced) -> bool:
+        """Return whether the result depends on an operation or operand."""
+        return x.number in self._effects or x.number in self._readers
+
+    def effect(self, x: Traced) -> Effect:
+        """Return the effect of the errors of an operation or operand on the result, which depends on it."""
+        if x.number not in self._effects:
+            each = (_before(one, x, slope, self.effect(one)) for one, slope in self._readers[x.number])
+            self._effects[x.number] = reduce(Effect.plus, each)
+        return self._effects[x.number]
 
     def _is_counted_with(self, one: Traced, x: Traced) -> bool:
         """Return whether the errors of x reach the result through the operation `one` alone, each element's independently."""
@@ -295,7 +309,7 @@ class Trace:
     @np.errstate(over="ignore", invalid="ignore")
     def variance(self, arithmetic: Arithmetic) -> Array:
         """Return the elementwise variance of the result's rounding errors."""
-        return as_array(sum(self.effects[one.number].variance(v) for one, v in self._variances(arithmetic)))
+        return as_array(sum(self.effect(one).variance(v) for one, v in self._variances(arithmetic)))
 
     @np.errstate(over="ignore", invalid="ignore")
     def sources(self, arithmetic: Arithmetic) -> tuple[Array | float, tuple[Source, ...]]:
@@ -304,7 +318,7 @@ class Trace:
         return own, tuple(self._source(one, as_array(v)) for one, v in others)
 
     def _source(self, one: Traced, variance: Array) -> Source:
-        effect = self.effects[one.number]
+        effect = self.effect(one)
         if effect.column is None or not effect.shape:
             return Source(np.broadcast_to(variance, effect.shape), effect.map)
         return Source(variance, shared_by_row(effect.column), effect.column)
@@ -312,7 +326,7 @@ class Trace:
     def bound(self, arithmetic: Arithmetic, fused: str = "") -> Array | float:
         """Return the largest error of fixed sign; see `Traced.bound`."""
         bounds = ((one, one.bound(arithmetic, fused)) for one in self._operations)
-        return sum((np.abs(self.effects[one.number].of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
+        return sum((np.abs(self.effect(one).of(bound)) for one, bound in bounds if not _is_zero(bound)), start=0.0)
 
 
 def _is_zero(x: Array | float) -> bool:

@@ -41,9 +41,15 @@ def _run(_: Link, arguments: Sequence[str], folder: str, files: Sequence[str]) -
     paths = [str(Path(first).resolve().parent) if is_script else str(folder)]
     sys.path[:0] = [*paths, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = list(arguments) if is_script else [first, *others[1:]]
-    if is_script:
-        runpy.run_path(first, run_name="__main__")
-    elif first == "-m":
-        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
-    else:
-        exec(compile(others[0], "<string>", "exec"), {"__name__": "__main__"})
+    try:
+        if is_script:
+            runpy.run_path(first, run_name="__main__")
+        elif first == "-m":
+            runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(others[0], "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:  # The interpreter writes the reason of an exit, which is code 1 then.
+        if not isinstance(end.code, str):
+            raise
+        print(end.code, file=sys.stderr, flush=True)
+        sys.exit(1)

@@ -175,8 +175,7 @@ def test_equal_largest_elements_may_share_the_gradient_or_one_may_have_it(
     assert (result.outcome, result.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", [HuggingFace, Hiding])
+@pytest.mark.parametrize(("kind", "dtype"), [(HuggingFace, "bfloat16"), (Hiding, "float32")])
 def test_the_gradient_of_the_second_largest_element_fails(
     kind: type[HuggingFace], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,10 @@ class Noisy(Number):
         error = deviation * self.rng.standard_normal(value.shape)
         return Noisy(value + error, self.arithmetic, self.rng, self.chosen, inside)
 
+    def again(self, form: Form) -> Any:
+        """Return another computation of the value."""
+        return form()
+
     def either(self, form: Form, wider: Sequence[Form], also: Sequence[Form]) -> Any:
         """Return the value of one of the forms of which a trace has the errors."""
         forms = (form, *wider)

@@ -31,8 +31,13 @@ def _attended(step: Step, data: FitData) -> Mask | None:
     mask = step.site.batch.mask
     if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    is_uniform = (np.abs(data.actual - 1.0 / mask.shape[-1]) <= data.largest * data.allowed).all(-1, keepdims=True)
-    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step) & ~is_uniform)
+    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step) & ~_uniform(data))
+
+
+def _uniform(data: FitData) -> Mask:
+    """Return which queries have equal probabilities for all keys, (B, h, Q, 1)."""
+    size = data.actual.shape[-1]
+    return as_array((np.abs(data.actual - 1.0 / size) <= data.largest * data.allowed).all(-1, keepdims=True))
 
 
 def _mask(step: Step, data: FitData) -> Fit | None:
@@ -56,14 +61,14 @@ def _mask(step: Step, data: FitData) -> Fit | None:
     read = read_instead(for_all, batch.mask.astype(np.int64), np.ones_like(batch.mask))
     by_head, by_query = as_array(attended.any(2, keepdims=True) & each), as_array(attended.any(1, keepdims=True))
     first = replace(fit(one, keys_of(one), (1, 2), ""), parameter=read[0], value=read[1])
-    heads = fit(_over_keys(step, by_head), by_head, (2,), "one for each head")
-    return replace(fit(_over_keys(step, by_query), by_query, (), "one for each query"), simpler=(first, heads))
+    heads = fit(_over_keys(step, by_head, _uniform(data)), by_head, (2,), "one for each head")
+    return replace(fit(_over_keys(step, by_query, _uniform(data)), by_query, (), "one for each query"), simpler=(first, heads))
 
 
-def _over_keys(step: Step, keys: Mask) -> Step:
-    """Return the softmax over other keys, which broadcast to (B, h, Q, S); uniform probabilities for a query without any."""
-    some, over = keys.any(-1, keepdims=True), step.recast(variant(Probabilities, keys=lambda _: keys))
-    return over if some.all() else Altered(over, lambda inner: np.where(some, inner.value, 1.0 / keys.shape[-1]))
+def _over_keys(step: Step, keys: Mask, uniform: Mask) -> Step:
+    """Return the softmax over other keys, which broadcast to (B, h, Q, S), and equal probabilities for some queries."""
+    over = step.recast(variant(Probabilities, keys=lambda _: keys))
+    return Altered(over, lambda inner: np.where(uniform, 1.0 / keys.shape[-1], inner.value)) if uniform.any() else over
 
 
 def _groups(heads: int) -> Iterator[tuple[int, Ids]]:

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.faults.changes import Altered, with_slack
 from conformance.faults.fault import FUNCTIONS, LINEARS, with_parameters
 from conformance.faults.fitted.fitted_fault import LEAST_ROWS, Fit, FitData, Fitted
-from conformance.faults.quantized import distance_to_tie, is_near_tie, quotients
+from conformance.faults.quantized import distance_to_tie, symmetric
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, as_array
 from conformance.oracle import Step
@@ -29,11 +29,7 @@ Rounded = tuple[
 
 def _symmetric(x: Array, axis: int | None, largest: float, how: str) -> Rounded:
     """Return x as integers, at most ±`largest`, times a step over the tensor (`axis` None) or over each slice of an axis."""
-    wide = x.astype(np.float32)
-    step = np.broadcast_to(np.abs(wide).max(axis, keepdims=True) / np.float32(largest), wide.shape)
-    quotient = quotients(wide, step)
-    levels = np.clip(np.rint(quotient), -128.0, 127.0)
-    return as_array(levels * step, np.float64), as_array(is_near_tie(quotient) * step**2, np.float64), float(step.max()), how
+    return *symmetric(x, axis, largest), float(np.abs(x).max()) / largest, how
 
 
 def _asymmetric(x: Array, levels: int, how: str, *, with_zero: bool = True, subtracted: bool = True) -> Rounded:

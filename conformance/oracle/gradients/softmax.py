@@ -104,14 +104,6 @@ def _partial(terms: Array) -> Array:
 class LogSoftmaxBackward(ProgramStep, kinds=("log_softmax_backward",)):
     """∂L/∂x = w − p t with p = exp(l), t = Σ_j w_j and w = ∂L/∂l; w, l and result (..., C)."""
 
-    @cached_property
-    def _probs(self) -> Array:
-        return np.exp(self.parents[1])
-
-    @cached_property
-    def _total(self) -> Array:
-        return as_array(self.parents[0].sum(-1, keepdims=True))
-
     def program(self, *parents: Any) -> Any:
         """Return the gradient."""
         w, log_probs = parents
@@ -128,11 +120,12 @@ class LogSoftmaxBackward(ProgramStep, kinds=("log_softmax_backward",)):
         - The largest logit of a row receives the sum of all errors of the row, as in `ProbabilitiesBackward.roundings`.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise_format, arithmetic.accumulate))
-        w, p, t, y = self.parents[0], self._probs, self._total, self.value
+        (w, log_probs), y = self.parents, self.value
+        p, t = np.exp(log_probs), as_array(w.sum(-1, keepdims=True))
         stored = arithmetic.inner_rounding_variance
         shared = a2 * squared_partial_sums(w) + u2 * t**2 + 2.0 * stored(t)
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
-        inner = (2.0 * u2 + exponential + 2.0 * stored(self.parents[1])) * (p * t) ** 2 + u2 * y**2
+        inner = (2.0 * u2 + exponential + 2.0 * stored(log_probs)) * (p * t) ** 2 + u2 * y**2
         own = np.maximum(inner + arithmetic.storage_rounding_variance(y), arithmetic.storage.floor_variance)
         at_largest = _at_largest(p, inner + stored(y), shared)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), *at_largest))
