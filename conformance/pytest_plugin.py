@@ -20,7 +20,13 @@ _OF_THE_SUITE = tuple(f"--bert-{name}" for name in ("implementation", "golden", 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the shipped suite, prefixed so that they do not collide with a user's own."""
     group = parser.getgroup("bert-conformance", "BERT conformance (pytest --pyargs conformance.suite)")
-    group.addoption("--bert-implementation", action="append", default=[], metavar="NAME", help="candidates (default: all)")
+    group.addoption(
+        "--bert-implementation",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="candidates (default: those that other packages register)",
+    )
     group.addoption(
         "--bert-golden",
         action="append",
@@ -127,19 +133,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize every test that takes `bert_check` with the checks in its module's `CHECKS`."""
     if "bert_check" not in metafunc.fixturenames:
         return
-    from conformance.candidates.lookup import registered
+    from conformance.candidates.lookup import of_other_packages
     from conformance.errors import ConformanceError
     from conformance.suite.parametrize import bound_checks, parameters
 
     option = metafunc.config.getoption
-    names = option("--bert-implementation") or list(dict.fromkeys(r.name for r in registered()))
     checkpoint = option("--bert-checkpoint")
     goldens = [f"checkpoint:{checkpoint}"] if checkpoint else option("--bert-golden")
     known = option("--bert-known-failures")
-    if not names:
-        raise pytest.UsageError("no implementation is registered, so there is nothing to check")
     checks = getattr(metafunc.module, "CHECKS", ())
     try:
+        names = option("--bert-implementation") or of_other_packages()
         bound = bound_checks(names, goldens, option("--bert-device") or ["cpu"], option("--bert-dtype") or ["float32"], checks)
         metafunc.parametrize("bert_check", list(parameters(bound, Path(known) if known else None)))
     except ConformanceError as error:

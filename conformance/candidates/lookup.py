@@ -93,6 +93,18 @@ def _modified(folder: str) -> int:
         return 0
 
 
+def of_other_packages() -> list[str]:
+    """Return the names of the implementations that other distributions register: what is run if no candidate is named.
+
+    Raises:
+        CandidateNameError: there is none.
+    """
+    names = list(dict.fromkeys(r.name for r in registered() if r.distribution != "bert-conformance"))
+    if not names:
+        raise CandidateNameError(f"name a candidate, as in `bert-conformance run mybert.py:MyBert --golden tiny`; {KINDS}")
+    return names
+
+
 def registered() -> list[Registered]:
     """Return every registered implementation, sorted by name; a name that several distributions register occurs several times."""
     about = cache(name_and_version)  # importlib parses a distribution's whole metadata at each look

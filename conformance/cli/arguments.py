@@ -54,7 +54,7 @@ _SUBJECT = {
 }
 _RUN = {
     "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
-    "trace (default: all that are registered)",
+    "trace (default: all that other packages register)",
     "-i --implementation NAME…": "a candidate too; may be repeated",
     "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
     "all, which takes minutes; tiny takes seconds)",
@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
             "(candidates in any language), or trace (recorded activations); words need no quotes"
         },
     ),
-    "run": ("run and judge candidates; without arguments: every registered one on every golden", "commands:run", _RUN),
+    "run": ("run and judge candidates", "commands:run", _RUN),
     "diff": (
         "compare two implementations, traces, goldens or results files",
         "diff:run",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from conformance.candidates.lookup import is_object, registered, require_known
+from conformance.candidates.lookup import is_object, of_other_packages, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check, Plan
 from conformance.checks.run_header import short_digest
@@ -23,7 +23,7 @@ class RunOptions:
     """The options of a run.
 
     Attributes:
-        implementations: names of candidates; empty: all registered ones.
+        implementations: names of candidates; empty: those that other packages register.
         goldens: goldens by name: a user's golden, or None for a stored golden of that name.
         chosen: whether the goldens were requested by name; if not, each check runs on its default goldens.
         checks: patterns of check names; empty: the check `values`.
@@ -76,7 +76,7 @@ def cases_of(options: RunOptions, is_instrumented: Callable[[str], bool]) -> lis
     _holding(options.dtypes, format_named)
     _holding([options.device], require_name)
     _holding([name for name, own in options.goldens.items() if own is None], located)
-    names = options.implementations or list(dict.fromkeys(r.name for r in registered()))
+    names = options.implementations or of_other_packages()
     checks = checks_of(options.checks)
     alone = {"values", "outputs"} & {check.name for check in checks} == {"values"}  # for instrumented candidates, outputs are added
 

@@ -67,7 +67,8 @@ def _golden(name: str) -> Iterator[Section]:
     values = {key: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for key, v in entry.architecture.items()}
     yield "architecture", tuple(f"{key}: {value}" for key, value in values.items())
     yield "batches", (", ".join(entry.batches),)
-    yield "weights", (entry.source,)
+    folder = RECIPES[name].folder()
+    yield "weights", (entry.source, *([f"the checkpoint's directory: {folder}"] if folder else []))
     yield "version", (f"{entry.version}; results of different versions are not compared",)
     yield "to run it alone", (f"bert-conformance run NAME --golden {name}",)
 

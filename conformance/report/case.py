@@ -45,14 +45,6 @@ WORST = 5  # maximum number of failing activations, and of mistakes, outside of 
 
 
 @dataclass(frozen=True)
-class Located:
-    """The location of the error of one activation: its name, and a row for each axis."""
-
-    name: str
-    strips: list[Row]
-
-
-@dataclass(frozen=True)
 class CaseView:
     """What a report says of one case.
 
@@ -228,11 +220,12 @@ class CaseView:
         return [(what, said) for what, said in facts.items() if said]
 
     @property
-    def located(self) -> list[Located]:
-        """The location of the error at the first and the worst other failing activations."""
+    def located(self) -> list[tuple[str, list[Row]]]:
+        """Where the error is at the first and the worst other failing activations: its name, and a row for each axis."""
         scales = [(a, scale) for a in self.failed if (scale := scale_of(a))]
         worst = sorted(scales[1:], key=lambda p: -_excess(p[0]))[: _PLACES - 1]
-        return [_placed(*pair) for i, pair in enumerate(scales) if i == 0 or any(pair[0] is a for a, _ in worst)]
+        kept = [(a, scale) for a, scale in scales if a is scales[0][0] or any(a is other for other, _ in worst)]
+        return [(place(a), [strip(s, scale) for s in (a.spread.strips if a.spread else ()) if s.size > 1]) for a, scale in kept]
 
     @property
     def batch(self) -> tuple[str, list[list[Token]]]:
@@ -263,10 +256,6 @@ class CaseView:
         found = self.check.counterexample
         saved = bool(self.headers) and self.check.outcome in ("fail", "crash")
         return (found.script, f"failures/{self.check.case.file_name}.py" if saved else "") if found else ("", "")
-
-
-def _placed(a: ActivationRecord, scale: Scale) -> Located:
-    return Located(place(a), [strip(s, scale) for s in (a.spread.strips if a.spread else ()) if s.size > 1])
 
 
 def _legend(a: ActivationRecord, scale: Scale) -> str:

@@ -142,9 +142,10 @@ def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str,
     They are followed by the step where the number is least visible, and by the mistake.
     """
     for s in sensitivities:
-        if s.right is not None and s.separable and (quantity := _quantity(s.fault)):
+        parameter = BY_NAME[s.fault].parameter if s.fault in BY_NAME else None
+        if s.right is not None and s.separable and parameter and parameter.quantity:
             within = "not confirmed" if s.smallest is None else f"± {abs(s.smallest - s.right):.2g}"
-            yield quantity, f"{s.right:.7g}", within, s.at, s.fault
+            yield parameter.quantity, f"{s.right:.7g}", within, s.at, s.fault
 
 
 def _of(found: int, mistakes: int) -> str:
@@ -152,12 +153,6 @@ def _of(found: int, mistakes: int) -> str:
     return (
         f"{found} of the {mistakes} mistakes" if found < mistakes else f"all {mistakes} mistakes" if mistakes > 1 else "the mistake"
     )
-
-
-def _quantity(name: str) -> str:
-    """Return in words the number that a fault sets to a wrong value; empty if a pass does not confirm it."""
-    parameter = BY_NAME[name].parameter if name in BY_NAME else None
-    return parameter.quantity if parameter else ""
 
 
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:

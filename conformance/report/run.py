@@ -69,7 +69,9 @@ class CandidateChecks:
 
     @property
     def note(self) -> str:
-        """The coverage of the check `values`, else of the one that judged most; how many checks ran; how many were skipped."""
+        """Why all checks were skipped; else the coverage of the check `values` or of the one that judged most, and the counts."""
+        if self.outcome == "skip":
+            return self.worst.check.reason.partition("\n")[0]
         widest = max((c.check for c in self.cases), key=lambda c: (c.check == "values", c.judged))
         which = "" if widest.check == "values" else f" in the check {widest.check}"
         declared = [c.check for c in self.cases if c.check.declared]

@@ -5,7 +5,7 @@ from typing import Any
 
 from conformance.report.coverage_sentences import mistakes
 from conformance.report.finding_sentences import cause, evidence, sentence
-from conformance.report.findings import Finding, layers_of
+from conformance.report.findings import layers_of
 from conformance.results.records import ActivationRecord, Results
 from conformance.results.to_records import footer
 
@@ -35,9 +35,4 @@ def structured(results: Results) -> dict[str, Any]:
 
 def _mistakes(activations: Sequence[ActivationRecord]) -> list[dict[str, Any]]:
     layers = layers_of(activations)
-    return [_mistake(finding, layers) for finding in mistakes(activations)]
-
-
-def _mistake(finding: Finding, layers: int) -> dict[str, Any]:
-    words = {"sentence": sentence(finding, layers), "evidence": evidence(finding), "cause": cause(finding)}
-    return words | vars(finding)
+    return [{"sentence": sentence(f, layers), "evidence": evidence(f), "cause": cause(f)} | vars(f) for f in mistakes(activations)]

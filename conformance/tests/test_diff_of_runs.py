@@ -118,4 +118,4 @@ def test_a_failure_that_is_now_declared_as_known_is_neither_better_nor_gone() ->
     assert (found.kinds, found.exit_code) == ({"known"}, 0)
     assert found.headline == "nothing better or worse: 1 check and 1 activation known"
     assert not any((*case.appeared, *case.vanished) for case in (_only(found), _only(changes(declared, failing))))
-    assert "gone: layer 1, attention.output.LayerNorm: epsilon is 1e-05" in _plain(changes(declared, _results(*_wrong())))
+    assert "mistake gone: layer 1, attention.output.LayerNorm: epsilon is 1e-05" in _plain(changes(declared, _results(*_wrong())))
