@@ -49,7 +49,7 @@ from safetensors.numpy import save_file
 from conformance.candidates.arrays import Described, described, held_in
 from conformance.candidates.lookup import TRACE
 from conformance.candidates.registry import Isolated
-from conformance.errors import NotApplicable, RegistrationError, UsageError
+from conformance.errors import ConformanceError, NotApplicable, RegistrationError, UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.model.architecture import FEATURES, Architecture
@@ -233,12 +233,8 @@ class RecordedTrace(Isolated):
         Raises:
             RegistrationError: the trace was recorded on other weights.
         """
-        source, activations = self._registered.source, self._registered.activations
-        if source.checkpoint != checkpoint.digest:
-            raise RegistrationError(
-                f"it was recorded on {source.golden}, on weights with the digest {source.checkpoint}, and these have "
-                f"{checkpoint.digest}: name the network that it was recorded on"
-            )
+        require_its_checkpoint(self._registered, checkpoint, RegistrationError)
+        activations = self.recorded.activations
         by_digest = {digest: activations[name] for name, digest in digests_of(self.recorded.batches).items()}
 
         def recorded_of(batch: Any) -> dict[str, Described]:
@@ -267,18 +263,18 @@ def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
         DependencyMissingError: the network comes from a package that is not installed.
     """
     golden = network or open_golden(recorded.source.golden)
-    require_its_checkpoint(recorded, golden)
+    require_its_checkpoint(recorded, golden.checkpoint)
     if digests_of(recorded.batches) == digests_of(golden.batches):
         return golden
     fitting = golden_of(golden.name, golden.checkpoint, recorded.batches)
     return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder, files=golden.files)
 
 
-def require_its_checkpoint(recorded: Recorded, golden: Golden) -> None:
-    """Raise `UsageError` if the weights of a golden differ from those that the trace was recorded on."""
-    source, found = recorded.source, golden.checkpoint.digest
-    if source.checkpoint != found:
-        raise UsageError(
-            f"{source.name} was recorded on weights with the digest {source.checkpoint} ({source.golden}), and those of "
-            f"{golden.name} have {found}: judge it on the weights that it was recorded on"
+def require_its_checkpoint(recorded: Recorded, checkpoint: Checkpoint, error: type[ConformanceError] = UsageError) -> None:
+    """Raise `error` if the weights of a checkpoint differ from those that the trace was recorded on."""
+    source = recorded.source
+    if source.checkpoint != checkpoint.digest:
+        raise error(
+            f"{source.name} was recorded on {source.golden}, on weights with the digest {source.checkpoint}, and these have "
+            f"{checkpoint.digest}: name the network that it was recorded on"
         )

@@ -165,7 +165,7 @@ def read(path: Path, golden: Golden) -> Trace:
         CandidateError: if the trace contains an unknown activation.
     """
     recorded = recorded_trace.read(path)
-    require_its_checkpoint(recorded, golden)
+    require_its_checkpoint(recorded, golden.checkpoint)
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)
     found = {

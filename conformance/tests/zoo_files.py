@@ -98,7 +98,7 @@ def _changed(path: Path, key: str, value: str) -> None:
 TRACES: Mapping[str, tuple[Callable[[Path], object], str, str]] = {
     "is cut short": (_cut, "error", "cannot be read as a trace"),
     "is empty": (lambda path: path.write_bytes(b""), "error", "cannot be read as a trace"),
-    "is of other weights": (lambda path: _changed(path, "checkpoint", "0" * 64), "error", "it was recorded on tiny"),
+    "is of other weights": (lambda path: _changed(path, "checkpoint", "0" * 64), "error", "was recorded on tiny"),
     "names an unknown format": (lambda path: _changed(path, "dtype", "float7"), "error", "float7"),
     "has infinities": (lambda path: _changed(path, "layer.1.output.LayerNorm", "inf"), "fail", "not finite"),
 }
