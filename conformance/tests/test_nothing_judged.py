@@ -1,5 +1,7 @@
 """The pytest interface: a session that judges nothing fails, and invalid lists, devices and options are reported."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from conformance import check
