@@ -8,7 +8,8 @@
     fault = "epsilon"                           # optional, with an activation: the fault that must be found there
     device = "cuda"       # optional shell-style pattern, like check, implementation, golden and dtype
 
-A check, a format and a fault must exist. Other names may be those of another run: an entry that matches nothing excuses nothing.
+A check, a format and a fault must exist. An entry that matches nothing is an error, unless it is of another run: of a device that is
+not used, or of a registered candidate, a stored golden, a path or an object that is not run.
 
 A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure if the check is
 deterministic. All checks are deterministic except searches that draw different examples on each run.
@@ -22,16 +23,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from conformance.candidates.lookup import registered
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Request
 from conformance.errors import ConformanceError, UsageError
 from conformance.faults import BY_NAME
 from conformance.faults.fitted import FITTED
+from conformance.goldens.manifest import manifest
 from conformance.judge.evidence import Verdict
 from conformance.model.files import read_toml, reading
 from conformance.names import nearest
 from conformance.numerics.formats import FORMATS
-from conformance.results.case import PATTERNS, KnownFailure
+from conformance.results.case import PATTERNS, Case, KnownFailure
 from conformance.results.result import Result
 
 
@@ -72,6 +75,31 @@ _MANY = {"fault": "`bert-conformance golden power` prints those that there are"}
 def _existing() -> Mapping[str, Collection[str]]:
     """Return the names of each kind whose names are all known: those of checks and formats are patterns in an entry."""
     return {"check": CHECKS, "dtype": FORMATS, "fault": (*BY_NAME, *(fault.name for fault in FITTED))}
+
+
+def require_matches(entries: Sequence[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
+    """Raise `UsageError` with the entries that match none of a run's cases and are not of another run.
+
+    `named` says whether every candidate is loaded by its name; an object may have any.
+    """
+    wrong = [f"{entry.where}: {why}" for entry in entries if (why := _why_idle(entry, cases, named))]
+    if wrong:
+        raise UsageError(f"known failures that match nothing: {'; '.join(wrong)}")
+
+
+def _why_idle(entry: KnownFailure, cases: Sequence[Case], named: bool) -> str:
+    """Return why an entry matches nothing in any run; an empty text if it may match something."""
+    other = {what: getattr(entry, what) for what in PATTERNS}
+    if any(entry.matches(case) for case in cases):
+        return ""
+    of_run = [what for what, pattern in other.items() if any(fnmatchcase(getattr(case, what), pattern) for case in cases)]
+    if len(of_run) == len(PATTERNS):
+        return f"check {entry.check!r} of {entry.implementation} on {entry.golden}, {entry.device}, {entry.dtype} is not run"
+    names = {"golden": manifest(), **({"implementation": {r.name for r in registered()}} if named else {})}
+    for what in names.keys() - of_run:
+        if other[what] not in names[what] and not any(c in other[what] for c in "*?[:./"):
+            return f"no {what} {other[what]!r}; {nearest(other[what], names[what])}"
+    return ""
 
 
 def apply_known_failures(result: Result, request: Request) -> Result:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from conformance.checks.known_failures import require_matches
 from conformance.checks.recording import Recording
 from conformance.checks.repro import FAILURES, remove_earlier_scripts
 from conformance.checks.run_header import header_of
@@ -34,6 +35,7 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     measure_early(options.device)
     with Candidates(options) as candidates:
         cases = cases_of(options, candidates.is_instrumented)
+        require_matches(options.known, cases)
         candidates.runs = len(cases)
         recording = _recording(options, cases, out, resume=resume)
         recorded = recording.recorded

@@ -21,7 +21,7 @@ from conformance.candidates.recorded_trace import trace_of
 from conformance.candidates.registry import name_of
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Request
-from conformance.checks.known_failures import read
+from conformance.checks.known_failures import read, require_matches
 from conformance.checks.run_check import run_check
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.manifest import DEFAULT_GOLDENS, located, manifest
@@ -176,8 +176,11 @@ def parameters(
     bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
 ) -> Iterator[Any]:
     """Yield a `pytest.param` for each check, with the known failures that apply to it and the test function that calls it."""
+    requests = [b.request for b in bound]
     declared = read(known_failures) if known_failures else []
-    for request in (b.request for b in bound):
+    named = all(isinstance(request.implementation, str) for request in requests)
+    require_matches(declared, [request.case for request in requests], named=named)
+    for request in requests:
         case = request.case
         of_case = [entry for entry in declared if entry.matches(case)]
         yield pytest.param(

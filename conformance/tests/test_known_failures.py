@@ -1,12 +1,13 @@
 """What known failures may refer to: a check, a format or a fault that does not exist is reported with the nearest name."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from conformance.checks.check import Request
-from conformance.checks.known_failures import apply_known_failures, expected, read
+from conformance.checks.known_failures import apply_known_failures, expected, read, require_matches
 from conformance.errors import UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.case import Case, KnownFailure
@@ -33,6 +34,30 @@ def test_a_name_that_does_not_exist_is_an_error_with_the_nearest_name(slip: str,
     with pytest.raises(UsageError) as caught:
         read(file)
     assert f"{file}, entry 2: {rendered}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("slip", "why"),
+    [
+        ('golden = "minlm"', "no golden 'minlm'; did you mean minilm"),
+        ('implementation = "hf-egaer"', "no implementation 'hf-egaer'; did you mean hf-eager"),
+        ('golden = "wide"\ndtype = "bfloat16"', "check 'values' of * on wide, *, bfloat16 is not run"),
+    ],
+)
+def test_an_entry_that_matches_nothing_is_an_error(slip: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(f"{ENTRY}{slip}")
+    cases = [CASE, replace(CASE, golden="wide"), replace(CASE, dtype="bfloat16")]
+    with pytest.raises(UsageError) as caught:
+        require_matches(read(file), cases)
+    assert f"{file}, entry 1: {why}" in str(caught.value)
+
+
+def test_an_entry_of_another_run_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    for other in ('golden = "min*"', 'implementation = "no_such_package:bert"', 'device = "cuda:1"', 'golden = "wide"'):
+        file.write_text(f"{ENTRY}{other}")
+        require_matches(read(file), [CASE])
 
 
 def test_an_entry_about_something_that_is_not_run_is_ignored(tmp_path: Path) -> None:
