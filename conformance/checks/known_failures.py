@@ -8,8 +8,8 @@
     fault = "epsilon"                           # optional, with an activation: the fault that must be found there
     device = "cuda"       # optional shell-style pattern, like check, implementation, golden and dtype
 
-A check, a format and a fault must exist. An entry that matches nothing is an error, unless it is of another run: of a device that is
-not used, or of a registered candidate, a stored golden, a path or an object that is not run.
+A check, a format and a fault must exist. An entry that matches nothing is an error, unless it is of another run: of a device that
+is not used, or of a registered candidate, a stored golden, a path or an object that is not run.
 
 A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure if the check is
 deterministic. All checks are deterministic except searches that draw different examples on each run.

@@ -178,6 +178,14 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
             "-o --output FILE": "write the adaptor to this Python file",
         },
     ),
+    "new": (
+        "create a package around a registration: entry point, tests, CI",
+        "new:run",
+        {
+            "DIR": "a new folder; its name is the name of the package",
+            "--map MODULE:FACTORY": "the module to register, mapped as by `map`",
+        },
+    ),
     "golden verify": (
         "verify stored files, weights and batches, and activations",
         "commands:verify",

@@ -214,3 +214,28 @@ def test_code_in_an_allowed_pickle_is_not_run(
     with pytest.raises(CheckpointError, match="cannot be read as a file of parameters"):
         load_directory(pickled)
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.landing(kind=["BertForQuestionAnswering", "BertForMultipleChoice"])
+@pytest.mark.parametrize("kind", WALKED)
+def test_the_expected_logits_equal_those_of_transformers_own_class(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    golden = from_directory(tuned(kind, tmp_path))
+
+    def prepare(checkpoint: object, device: str, dtype: str) -> Callable[[Any], dict[str, Tensor]]:
+        model = getattr(transformers, kind).from_pretrained(tmp_path, dtype=getattr(torch, dtype)).eval()
+
+        def run(batch: Any) -> dict[str, Tensor]:
+            inputs = {n: getattr(batch, n) for n in ("input_ids", "attention_mask", "token_type_ids")}
+            with torch.no_grad():
+                if kind == "BertForMultipleChoice":
+                    return {"classifier": model(**{n: t[:, None] for n, t in inputs.items()}).logits}
+                made = model(**inputs)
+            if kind == "BertForQuestionAnswering":
+                return {"qa_outputs": torch.stack([made.start_logits, made.end_logits], -1)}
+            return {"classifier": made.logits}
+
+        return run
+
+    assert check(prepare, golden, depth="screen").conforms

@@ -11,11 +11,12 @@ import jsonschema
 import pytest
 import torch
 
-from conformance import check, trace
+from conformance import check, load_golden, trace
+from conformance.checks.check import Plan
 from conformance.cli.arguments import parsed
-from conformance.errors import CheckpointError, ConformanceError
+from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
-from conformance.goldens.manifest import fixtures_directory
+from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.verify_goldens import verify
 from conformance.model.checkpoint import check_parameters
@@ -23,6 +24,7 @@ from conformance.model.directory import load_directory
 from conformance.results.file import read_results
 from conformance.results.records import json_schema
 from conformance.tests.commands import Command
+from conformance.tests.lawless import BROKEN
 
 
 def test_a_run_writes_records_that_fit_their_schema_and_keeps_what_was_judged_before_a_crash(results: Path) -> None:
@@ -236,3 +238,23 @@ def test_a_run_that_saves_failures_names_their_folder(tmp_path: Path, command: C
         ended = command(*run, "-o", out)
         is_named = f"failures: a script of each in {out / 'failures'}; " in ended.out
         assert (ended.code, is_named, (out / "failures").is_dir()) == (fails, fails, fails)
+
+
+def test_a_wrong_digest_of_the_weights_is_a_broken_harness(fixtures: Path) -> None:
+    manifest = json.loads((fixtures / "manifest.json").read_text())
+    entry = manifest["goldens"]["tiny"]
+    entry["weights_digest"] = "0" * 64
+    parts = ("version", "architecture", "batches", "weights_digest", "stored_digest", "gradients_digest")
+    entry["digest"] = of_entry(*(entry[part] for part in parts))
+    (fixtures / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FixtureError, match="expected 0000"):
+        assert load_golden("tiny", fixtures).checkpoint
+
+
+def test_a_check_is_run_from_python_by_its_name() -> None:
+    clean = check("hf-eager", "tiny", check="padding-length", plan=Plan(examples=3))
+    assert (clean.outcome, clean.case.check, clean.searched and clean.searched.tried) == ("pass", "padding-length", 3)
+    leaking = check(BROKEN["padding-length"], "tiny", check="padding-length", plan=Plan(examples=3))
+    assert (leaking.outcome, leaking.counterexample is not None) == ("fail", True)
+    with pytest.raises(UnknownNameError, match="did you mean padding-length"):
+        check("hf-eager", "tiny", check="padding-lenght")

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
+from torch import nn
 
 from conformance import check
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import USUAL, Request
 from conformance.checks.known_failures import declared, expected
 from conformance.checks.run_check import run_check
+from conformance.implementations import demystified_as_written as written
 from conformance.implementations.demystified import demystified
 from conformance.implementations.demystified_as_written import demystified_as_written
 from conformance.results.case import KnownFailure
@@ -17,6 +20,20 @@ from conformance.results.result import Result
 from conformance.tests.optional_paths import generated
 
 VALUES = [e for e in declared(demystified_as_written) if e.check == "values" and e.activation]
+
+
+def _with_epsilon(a: Any) -> nn.Module:
+    model = written.build(a)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = a.layer_norm_eps
+    return model
+
+
+def _with_another_mistake(a: Any) -> nn.Module:
+    model = written.build(a)
+    model.bert.encoder_blocks[0].feed_forward.activation = nn.GELU("tanh")  # type: ignore[union-attr, index]
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +140,11 @@ def test_a_known_failure_of_values_does_not_excuse_a_broken_contract(judged: Res
     assert expected(broken, VALUES) == broken
     crashed = replace(judged, outcome="crash", by_values=False, reason="out of luck")
     assert expected(crashed, [PASSES]) == crashed
+
+
+def test_a_repaired_mistake_is_reported_and_a_further_one_is_a_failure_at_its_place() -> None:
+    repaired = expected(check(replace(demystified_as_written, build=_with_epsilon), "sinusoidal"), VALUES)
+    assert (repaired.outcome, "epsilon" in repaired.reason) == ("xpass", True)
+    result = expected(check(replace(demystified_as_written, build=_with_another_mistake), "sinusoidal"), VALUES)
+    assert result.outcome == "fail"
+    assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["encoder.layer.0.intermediate.intermediate_act_fn"]

@@ -1,5 +1,7 @@
 """`diff` of two candidates: where their difference begins, and how it is reported."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from conformance import load_golden
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.trace import Trace, record
 from conformance.implementations.hugging_face import HuggingFace
+from conformance.numerics.formats import Array
 from conformance.report.difference import Difference, compare, judged
 from conformance.report.difference_report import document
 from conformance.report.document import Document, markdown
@@ -21,6 +24,12 @@ TINY = load_golden("tiny")
 NORM, PROBS = "encoder.layer.1.attention.output.LayerNorm", "encoder.layer.0.attention.self.probs"
 LAST = "encoder.layer.1.output.LayerNorm"
 LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
+
+
+def _changed(trace: Trace, name: str, change: Callable[[Array], Array]) -> Trace:
+    """Return a trace with one activation changed, under another name."""
+    padded = trace.activations["padded"]
+    return replace(trace, name="changed", activations={"padded": {**padded, name: change(np.array(padded[name]))}})
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -79,3 +88,14 @@ def test_the_place_where_the_difference_begins_is_reported_first_and_marked_with
     html = page(view)
     assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
     assert (view.tone, _document(*USUAL[:2], _differs(DECODER)).tone) == ("bad", "good")
+
+
+def test_elements_that_are_not_finite_are_a_difference_where_they_are_judged_and_hide_none_at_padding() -> None:
+    usual = record(HuggingFace("eager"), TINY, "cpu", "float32")
+    where = np.arange(TINY.batches["padded"].mask.size).reshape(TINY.batches["padded"].mask.shape) == 0
+    found = compare(usual, _changed(usual, LAST, lambda x: np.where(where[..., None], np.nan, x)), TINY.checkpoint)
+    assert [d.activation for d in found if d.begins] == [LAST]
+    value, context = (f"encoder.layer.0.attention.self.{name}" for name in ("value", "context"))
+    padding = ~TINY.batches["padded"].mask[..., None]
+    other = _changed(_changed(usual, value, lambda x: np.where(padding, np.nan, x)), context, lambda x: 2.0 * x)
+    assert next(d.activation for d in compare(usual, other, TINY.checkpoint) if d.begins) == context

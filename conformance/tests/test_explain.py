@@ -1,6 +1,8 @@
 """`bert-conformance explain`: every name that a report may print has an entry, and every entry belongs to a name."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -91,3 +93,11 @@ def test_an_unknown_name_is_answered_with_near_names(written: str, answer: str) 
     with pytest.raises(UnknownNameError) as caught:
         entries(written)
     assert str(caught.value).partition("; ")[2].startswith(answer)
+
+
+def test_texts_do_not_depend_on_the_docstrings_that_python_keeps(command: Command) -> None:
+    names = ["trace", "encoder.layer.N.output.LayerNorm", "padding-length"]
+    code = f"import sys; from conformance.cli import main; sys.exit(main(['explain', *{names}, '--format', 'json']))"
+    without = subprocess.run([sys.executable, "-OO", "-c", code], stdout=subprocess.PIPE, check=True).stdout
+    assert json.loads(without) == (found := json.loads(command("explain", *names, "--format", "json").out))
+    assert all(entry["sections"] for entry in found)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conformance import Archive, Checkpoint, Result, check, load_golden
+from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
 from conformance.cli import main
@@ -294,3 +294,28 @@ def test_pickled_code_in_an_exported_program_is_not_run(tmp_path: Path) -> None:
     assert result.outcome == "fail"
     assert "that could run code" in result.reason
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_fast_path_is_taken_where_expected() -> None:
+    checkpoint = load_golden("tiny").checkpoint
+    ids, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+
+    def padding(implementation: Any) -> Tensor:
+        model = implementation.module(checkpoint)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model(ids, torch.zeros_like(ids), mask)[0, 2:]
+
+    assert not padding(torch_encoder_fast).any()  # Nested tensors have no padding.
+    assert padding(torch_encoder).any()
+
+
+def test_axes_are_not_confused_in_a_square_batch(tmp_path: Path) -> None:
+    """torch's own attention is sequence-first inside, and a batch of six rows of six tokens has the same shape both ways."""
+    golden = load_golden("tiny")
+    square = {k: v[:, 4:10] if v.ndim == 2 else v for k, v in golden.batches["padded"].arrays().items() if "label" not in k}
+    square["attention_mask"] = square["attention_mask"] | (square["attention_mask"].sum(1, keepdims=True) == 0)
+    model = torch_encoder.module(golden.checkpoint)
+    path = traced(Called(model, lambda m, ids, mask, types: m(ids, types, mask)), tmp_path / "first.pt")
+    result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
+    assert result.conforms, result.reason

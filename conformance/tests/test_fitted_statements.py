@@ -14,6 +14,7 @@ from conformance.benchmarks.detection.equations import LAYER_STEPS, Formula
 from conformance.faults.fault import with_parameters
 from conformance.faults.fitted import FITTED, Fit, FitData
 from conformance.goldens.generated_weights import weights
+from conformance.judge import explanation_search
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array, Mask, as_array
@@ -199,3 +200,32 @@ def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_expl
     for change in (torch.sigmoid, lambda y: 3.0 * y, lambda y: y + 0.3):
         assert _classified(np.repeat(IDS[:1], 4, 0), change) == [None]
     assert _classified(IDS, lambda y: 3.0 * y) == ["parameters-other"]
+
+
+def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
+    keys_of_bytes = changed("scores", "right(k=levels(k.float(), 127, -1).to(k.dtype))")
+    assert [found.name for found in check(Candidate([keys_of_bytes]), "tiny", dtype="bfloat16").findings] == [None, None]
+
+
+def test_an_assignment_that_leaves_most_of_the_error_is_not_reported() -> None:
+    """The decoder's inputs, from a norm, nearly determine one another, so that its estimated weight has large errors."""
+    (found,) = _with(logits="right(weight=weight + 0.3 * weight.std() * normal(weight.shape, 0, weight))")
+    assert found.name == "parameters-other"
+    assert "word_embeddings.weight, all 96 rows" in found.evidence
+    assert "as by" not in found.evidence
+
+
+def test_a_token_whose_row_is_in_the_table_twice_is_not_reported_as_another_one() -> None:
+    tiny, table = load_golden("tiny"), "bert.embeddings.word_embeddings.weight"
+    words, ids = np.array(tiny.checkpoint.weights[table]), tiny.batches["padded"].input_ids
+    words[min(set(range(len(words))) - set(ids.ravel()))] = words[ids[0, 0]]
+    network = Network(tiny.checkpoint.architecture, {**tiny.checkpoint.weights, table: words}, tiny.batches["padded"])
+    step = network.step("embeddings.word_embeddings")
+    actual, other = np.array(step.value), int(ids[0, 1])
+    actual[ids == other] = words[other - 1]
+    judged = np.broadcast_to(network.batch.mask[:, :, None], actual.shape)
+    (fault,) = (fault for fault in FITTED if fault.name == "words-other")
+    fit = fault.fit(step, FitData(actual, judged, np.full(actual.shape, 1e-9), 7.0))
+    assert fit is not None
+    assert fit.free == 1

@@ -16,7 +16,7 @@ from scipy import special
 from torch import nn
 
 from conformance import check
-from conformance.checks import candidate_device
+from conformance.checks import candidate_device, run_header
 from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
 from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
@@ -25,6 +25,10 @@ from conformance.numerics.function_error_bounds import rows, table_bounds
 from conformance.numerics.function_errors import BINS, MeasuredErrors, measured
 from conformance.numerics.functions import FUNCTIONS
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
+from conformance.report.run import document
+from conformance.report.terminal import plain
+from conformance.results.records import Results
+from conformance.results.to_records import footer, records_of
 from conformance.tests.planted_mistakes import Planted
 
 SINGLE = FORMATS["float32"]
@@ -144,3 +148,20 @@ def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> 
     before = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 0\n"
     program = before + "from conformance.candidates.registry import load_implementation\nload_implementation('imported:prepare')"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_functions_in_a_half_format_are_within_one_ulp() -> None:
+    y = np.array([0.3, 0.9])
+    error = table_bounds().error("tanh", y, FORMATS["bfloat16"])
+    assert (error < FORMATS["bfloat16"].ulp(y)).all()
+    assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
+
+
+def test_functions_beyond_the_table_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_with(gelu=less_accurate_gelu)
+    monkeypatch.setattr(run_header, "this_machine", lambda device: machine)
+    header, cases = header_of("cpu", {}, Plan()), (records_of(check("hf-eager", "tiny")),)
+    counts = footer(case.check for case in cases)
+    text = " ".join(plain(document(Results((header, header), cases, counts)), 400).split())
+    assert text.count(machine.notes[0]) == 1
+    assert counts.exit_code == 0

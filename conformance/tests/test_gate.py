@@ -10,8 +10,8 @@ import torch
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import Depth, visible_element
-from conformance.judge.evidence import Verdict
-from conformance.judge.gate import rows_of, sample_of
+from conformance.judge.evidence import Error, LocalJudgement, Verdict
+from conformance.judge.gate import _in_whole, rows_of, sample_of
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -203,3 +203,12 @@ def test_squared_partial_sums_are_the_largest_of_both_orders_and_of_the_mean_ove
         y, squares = (x.sum(axis, keepdims=True) for x in (terms, np.square(terms)))
         largest = np.maximum(np.maximum(*orders), in_random_order(y, squares, terms.shape[axis]))
         np.testing.assert_allclose(squared_partial_sums(terms, axis), largest, rtol=1e-12)
+
+
+def test_likelihoods_of_a_sample_are_extrapolated_alike(network: Network, correct: dict[str, Any]) -> None:
+    values = {name: value.numpy() for name, value in correct.items()}
+    before = {n: v for n, v in values.items() if list(network.table).index(n) < list(network.table).index(NORM)}
+    sample = rows_of(Observation(network, NORM, values[NORM], before))
+    local = LocalJudgement("", "", Error(1.0, 1.0, 1.0, (1, 2, 3)), 2.0, 2.0, 2.0, 2.0, row_nll=3.0)
+    whole = _in_whole(local, sample, 1 / 8, "a lower bound of sigma")
+    assert (whole.nll, whole.row_nll) == (16.0, 24.0)

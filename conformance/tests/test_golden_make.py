@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from safetensors import numpy as numpy_files
 from safetensors import torch as torch_files
 
-from conformance import check, load_golden, trace
+from conformance import Golden, check, load_golden, trace
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import make
 from conformance.goldens.manifest import of_entry
 from conformance.goldens.shipped_goldens import RECIPES
@@ -222,3 +224,22 @@ def test_a_golden_is_never_overwritten_and_cannot_have_the_name_of_a_shipped_one
         assert words in capsys.readouterr().err
     assert (home / "mine" / STORED).read_bytes() == before
     assert not (tmp_path / "tiny").exists()
+
+
+@pytest.mark.parametrize("damage", ["tensors altered", "other weights", "checkpoint gone"])
+def test_verify_names_the_part_that_was_altered(damage: str, copy: Path, capsys: Told) -> None:
+    _entry(copy / "mine", source=str(copy / "my-bert"))
+    DAMAGES[damage][0](copy)
+    assert main(["golden", "verify", str(copy / "mine")]) == 3
+    outcomes = [part.outcome for part in verify(copy / "mine")]
+    assert outcomes == (["fail", "skip", "skip"] if damage == "tensors altered" else ["pass", "fail", "fail"])
+
+
+def test_in_another_format_the_reference_uses_the_rounded_weights(home: Path) -> None:
+    """The reference then equals that of the checkpoint itself; the recorded activations use the unrounded weights."""
+
+    def global_errors(golden: Golden) -> list[Any]:
+        return [verdict.global_error for verdict in check("hf-eager", golden, dtype="bfloat16").verdicts]
+
+    golden, itself = load_golden(home / "mine"), from_directory(home / "my-bert")
+    assert global_errors(golden) == global_errors(itself) != global_errors(replace(golden, activations=golden.recorded))

@@ -175,3 +175,13 @@ def test_an_activation_shown_by_more_than_a_rearrangement_has_no_judged_gradient
     names = {name for name, _ in given}
     assert {"a", "z.grad", "0.weight.grad", "0.bias.grad"} <= names
     assert ("a.grad" in names) is has_gradient
+
+
+def test_sparse_gradients_of_embeddings_are_judged() -> None:
+    def sparse(model: nn.Module) -> None:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.sparse = True
+
+    result = judged(Changed(sparse))
+    assert (result.outcome, result.reason) == ("pass", "")

@@ -169,3 +169,10 @@ def test_batches_that_attend_to_the_padding_token_are_omitted() -> None:
 def test_a_mistake_does_not_pass_under_a_wide_arithmetic_that_other_steps_of_its_kind_do_not_need(wrong: str, dtype: str) -> None:
     result = judged(WithWrongBackward(WRONG[wrong]), dtype=dtype, source="cls.loss")
     assert origins(result) == dict.fromkeys(WRONG[wrong].at, (WRONG[wrong].named,))
+
+
+@pytest.mark.landing(name="norms of seven kinds")
+@pytest.mark.parametrize("name", ["norms of seven kinds", "GELUs of four kinds", "softmaxes of three kinds"])
+def test_backward_steps_of_one_kind_may_use_another_arithmetic_in_each_layer(name: str) -> None:
+    result = judged(CORRECT[name], dtype="bfloat16", depth="screen")
+    assert (result.outcome, result.reason) == ("pass", "")

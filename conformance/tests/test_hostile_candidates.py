@@ -1,20 +1,30 @@
 """Hostile and careless candidates: each is reported correctly, no other result is affected, and nothing wrong passes."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
 
 from conformance import Unsupported, check, golden_of, load_golden
+from conformance.candidates.arrays import Described, described
 from conformance.checks.check import Request
 from conformance.checks.run_check import run_check
+from conformance.cli import main
+from conformance.errors import CandidateError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.model.batch import Batch
+from conformance.oracle.accumulation import Accumulation
+from conformance.report.output_formats import REPORT_FORMATS
+from conformance.report.run import document
+from conformance.results.to_records import results_of
 from conformance.tests.planted_mistakes import MadeOf
 
 
@@ -39,6 +49,16 @@ class Nameless(type):
 
 class NamelessError(Exception, metaclass=Nameless):
     pass
+
+
+class Text(str):
+    __slots__ = ()
+    __format__ = __str__ = _raises(ValueError("no text"))
+
+
+class OddError(Exception):
+    def __str__(self) -> str:
+        return Text("odd")
 
 
 # Exceptions.
@@ -122,6 +142,75 @@ def test_a_missing_program_is_named_with_the_remedy_and_other_errors_are_no_miss
 
 
 # Activations.
+
+
+def _array(error: BaseException | None = None, **attributes: Any) -> Any:
+    """Return an object with `__dlpack__` that raises an error, and with other attributes."""
+    device = {"__dlpack__": _raises(error or OSError("x")), "__dlpack_device__": lambda _: (1, 0)}
+    return type("Array", (), {**device, **attributes})()
+
+
+def _claiming(kind: type) -> Any:
+    return type("Array", (), {"__class__": property(lambda _: kind)})()
+
+
+class Shapeless(np.ndarray):
+    shape = property(_raises(ValueError("no shape")))  # type: ignore[assignment]
+
+
+class Typeless(torch.Tensor):
+    dtype = property(_raises(SystemExit("no dtype")))  # type: ignore[assignment]
+
+
+class Misshapen(torch.Tensor):
+    shape = property(lambda _: (3, 32))  # type: ignore[assignment]
+
+
+# Values that are no arrays, or whose code raises or lies, with words of the reason.
+NO_ARRAYS: list[tuple[Any, str]] = [
+    (None, "a NoneType is no array"),
+    ([1.0], "a list is no array"),
+    (_array(layout=property(_raises(ValueError("no layout")))), "a Array cannot be read: OSError: x"),
+    (_array(__getattribute__=_raises(OSError("none"))), "a Array cannot be read: OSError: none"),
+    (_array(Mute()), "a Array cannot be read: Mute: its text raises ValueError"),
+    (_array(OddError()), "a Array cannot be read: OddError: odd"),
+    (_array(NamelessError("x")), "a Array cannot be read: NamelessError: x"),
+    (_array(ValueError("x" * 10**6)), "characters more"),
+    (_array(SystemExit(3)), "a Array cannot be read: SystemExit: 3"),
+    (_array(GeneratorExit()), "a Array cannot be read: GeneratorExit"),
+    (_claiming(np.ndarray), "a Array is no array"),
+    (_claiming(Described), "a Array is no array"),
+    (type("Array", (), {"__class__": property(_raises(ValueError("x")))})(), "a Array is no array"),
+    (Nameless("Array", (), {})(), "a Array is no array"),
+    (np.zeros(3).view(Shapeless), "dtype is float64, expected float32"),
+    (torch.zeros(3).as_subclass(Typeless), "a Typeless cannot be read: SystemExit: no dtype"),
+]
+
+
+def test_values_that_are_no_arrays_or_whose_code_raises_or_lies_fail_alone_with_a_reason() -> None:
+    words: dict[str, str] = {}
+
+    def change(activations: dict[str, Any]) -> dict[str, Any]:
+        names = [name for name in activations if "loss" not in name][-len(NO_ARRAYS) :]
+        words.update(zip(names, (reason for _, reason in NO_ARRAYS), strict=True))
+        return {**activations, **dict(zip(names, (value for value, _ in NO_ARRAYS), strict=True))}
+
+    failed = {v.activation: v.reason for v in check(MadeOf(change), depth="screen").verdicts if v.outcome == "fail"}
+    assert failed.keys() == words.keys()
+    assert {name: reason for name, reason in failed.items() if words[name] not in reason} == {}
+
+
+def test_values_of_another_shape_than_the_object_says_are_not_read() -> None:
+    with pytest.raises(CandidateError, match=r"the values of a tensor of shape \(3, 32\) are not an array of that shape"):
+        described(torch.zeros(3, 1).as_subclass(Misshapen)).read()
+
+
+def test_invalid_names_of_activations_fail_alone_and_can_be_written_to_the_results() -> None:
+    names: tuple[Any, ...] = (None, 3, "[/blue]x", "\ud800x", "a" * 10_000)
+    result = check(MadeOf(lambda f: iter([*f.items(), *((name, f["pooler.dense"]) for name in names)])), depth="screen")  # type: ignore[arg-type, return-value]
+    failed = [v.activation for v in result.verdicts if v.outcome == "fail"]
+    assert len(failed) == len(names)
+    json.dumps(failed).encode()
 
 
 def _late(activations: dict[str, Any], factor: float) -> Iterator[tuple[str, Any]]:
@@ -214,4 +303,47 @@ def test_a_sentence_whose_first_token_is_padding_is_neither_blamed_nor_passed() 
     assert "first token" in pooled.reason
 
 
+def test_partial_sums_are_not_underestimated_where_terms_cancel_within_a_block() -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((4, 256)), rng.standard_normal((256, 3))
+    left[:, 3], left[:, 20] = 1e3, 1e3
+    right[3], right[20] = 1.0, -1.0
+    exact = (np.cumsum(left[:, :, None] * right[None], 1) ** 2).sum(1)
+    assert (Accumulation(left, right).squares > 0.5 * exact).all()
+
+
 # Reports and commands.
+
+HOSTILE = "```\n```\n# Conforms\n<script>alert(1)</script> | a | b \ufffe \x00"
+
+
+def test_hostile_texts_are_escaped_in_markdown_and_junit() -> None:
+    odd = MadeOf(lambda f: {**f, "`<b>|x`": f["pooler.dense"]})
+    shown = document(results_of([check(_raises(RuntimeError(HOSTILE))), check(odd, depth="screen")]))
+    text = REPORT_FORMATS["markdown"].text(shown)
+    assert len(re.findall("^`{3,}", text, re.MULTILINE)[0]) == 4
+    (row,) = [line for line in text.splitlines() if line.startswith("&#96;")]
+    assert "<b>" not in row
+    ElementTree.fromstring(REPORT_FORMATS["junit"].text(shown))
+
+
+crashing = _raises(RuntimeError("out of luck"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["trace", "hf-eager", "--dtype", "flot"], 2),
+        (["trace", "hf-eager", "--device", "cuda:99"], 2),
+        (["trace", "hf-eager", "--golden", "sinusoidal"], 2),
+        (["diff", "hf-eager", f"{__name__}:crashing"], 1),
+        (["report", "nowhere.jsonl"], 2),
+        (["run", "hf-eager", "--golden", "tiny", "-o", "/proc/x"], 2),
+        (["run", "hf-eager", "--text", "hello"], 2),
+        (["run", "no_such_module:bert", "--golden", "tiny"], 2),
+        (["replay", "nowhere.safetensors"], 2),
+    ],
+)
+def test_a_usage_error_has_its_own_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == code

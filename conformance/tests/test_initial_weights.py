@@ -56,3 +56,8 @@ def test_a_filter_detects_what_exceeds_the_rounding_of_equal_results(excess: flo
     assert independent is not None
     assert abs(independent.z) > 20.0  # Errors that are taken as independent add up to a mistake.
     assert (abs(found.z) > 20.0) == detected
+
+
+@pytest.mark.parametrize(("dtype", "seed"), [("float16", 1), ("float16", 6), ("float16", 8), ("bfloat16", 4)])
+def test_a_correct_candidate_with_nearly_uniform_attention_conforms(dtype: str, seed: int) -> None:
+    assert check("making-bert", initial(UNIFORM, seed), dtype=dtype).outcome == "pass"

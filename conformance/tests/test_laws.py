@@ -14,8 +14,10 @@ from hypothesis.database import InMemoryExampleDatabase
 
 from conformance import Checkpoint, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import USUAL, Plan, Request
+from conformance.checks.known_failures import expected
 from conformance.checks.laws import batches
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
@@ -23,11 +25,13 @@ from conformance.checks.run_check import run_check
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
+from conformance.goldens.manifest import DEFAULT_GOLDENS
 from conformance.implementations.demystified import demystified
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
 from conformance.isolation.remote import answers_in_a_worker
 from conformance.model.batch import Batch
+from conformance.results.case import KnownFailure
 from conformance.results.example import Example, LawBroken, Run
 from conformance.tests.lawless import BROKEN, UNUSUAL, Around, counting, refuse
 
@@ -58,6 +62,9 @@ WORDS: dict[str, tuple[str, int, int]] = {
 }
 LAWS = [name for name, check in CHECKS.items() if check.searches]
 TINY = load_golden("tiny").checkpoint.architecture
+
+
+THIRTY = [name for name, variant in VARIANTS.items() if variant.fits(TINY) and "float32" in variant.dtypes][:30]
 
 
 def judged(
@@ -339,3 +346,31 @@ def test_the_earlier_parts_of_a_batch_are_among_the_runs_of_a_failure(monkeypatc
     with pytest.raises(LawBroken) as raised:
         batches._compared(cast(Any, None), example, require)
     assert [run.batch.input_ids[:, 0].tolist() for run in raised.value.runs] == [[0, 2, 4, 6], [0], [2], [4]]
+
+
+def test_batches_at_boundaries_are_larger_than_those_of_every_golden_on_which_each_check_runs() -> None:
+    goldens = [batch for golden in (*DEFAULT_GOLDENS, "edges") for batch in load_golden(golden).batches.values()]
+    for name in ("tiny", "sinusoidal", "edges"):
+        architecture, found = load_golden(name).checkpoint.architecture, SearchState()
+        boundaries = generated.boundaries(architecture)
+        find_counterexample(lambda _: 0.0, generated.examples(architecture), Plan(), found, boundaries=boundaries)
+        assert max(rows for rows, _ in found.sizes) > max(batch.size for batch in goldens)
+        assert max(length for _, length in found.sizes) == architecture.longest
+        assert max(rows * length for rows, length in found.sizes) > max(batch.input_ids.size for batch in goldens)
+
+
+@pytest.mark.landing(variant=THIRTY[::6])
+@pytest.mark.parametrize("law", ["generated-batches", "batching"])
+@pytest.mark.parametrize("variant", THIRTY)
+def test_no_correct_variant_raises_an_alarm(variant: str, law: str) -> None:
+    result = judged(law, VARIANTS[variant])
+    assert result.outcome == "pass", result.reason
+    assert result.searched
+    assert result.searched.tried == 20
+
+
+def test_a_known_failure_is_strict_only_where_the_examples_are_deterministic() -> None:
+    known = [KnownFailure("repeated", "it races")]
+    for seed, outcome in ((0, "xpass"), (None, "pass")):
+        result = judged("repeated", HuggingFace("eager"), "tiny", "float32", 1, Plan(2, seed))
+        assert expected(result, known).outcome == outcome

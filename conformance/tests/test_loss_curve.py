@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student
@@ -16,7 +17,7 @@ from conformance.implementations.demystified_as_written import demystified_as_wr
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
 from conformance.implementations.making_bert import Bert, making_bert
 from conformance.judge import loss_curve
-from conformance.judge.loss_curve import Replica, TrainedLoss, expected, followed, threshold
+from conformance.judge.loss_curve import Expected, Replica, TrainedLoss, expected, followed, threshold
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import grad
@@ -219,3 +220,13 @@ def test_loops_that_do_not_learn_fail(candidate: Any) -> None:
     result = check(candidate, "tiny", check="learning")
     assert result.outcome == "fail"
     assert "frequencies alone give 4.543" in result.reason
+
+
+def test_a_spread_of_zero_allows_no_difference() -> None:
+    assert Expected(1.0, 0.0).deviation(1.0) == 0.0
+    assert Expected(1.0, 0.0).deviation(1.5) == np.inf
+    assert Expected(1.0, 0.1).deviation(1.5) == pytest.approx(5.0)
+
+
+def test_the_threshold_is_that_of_students_distribution() -> None:
+    assert threshold(1e-8) == pytest.approx(student.isf(0.5e-8, loss_curve.REPLICAS))

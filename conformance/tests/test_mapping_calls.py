@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import CandidateError, check
+from conformance import CandidateError, OutputMap, check, golden_of, load_golden
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.implementations.making_bert import making_bert
 from conformance.mapping.call import calls
+from conformance.mapping.forward_pass import PROBE, batch_for
 from conformance.mapping.implementation import implementation_of
-from conformance.mapping.mapped import proposed
+from conformance.mapping.mapped import MappedModule, proposed
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor
 from conformance.tests.third_party_models import proposal, stranger
@@ -247,3 +248,35 @@ def test_an_adaptor_that_maps_nothing_is_not_written(tmp_path: Path, capsys: pyt
     assert main(["map", f"{__name__}:NoBert", "-o", str(file)]) == 1
     assert "is not written: no parameter of NoBert was recognised" in " ".join(capsys.readouterr().out.split())
     assert not file.exists()
+
+
+def test_a_text_without_attention_in_a_module_of_packed_tokens_is_placed_and_the_guessed_mask_is_repeated() -> None:
+    form = "the form of the mask is not certain: the attention probabilities match in 0 of 3 layers with model(batch.input_ids"
+    result = check(MappedModule(stranger("masked:SkippedTextBert"), "SkippedTextBert"), "tiny")
+    assert result.outcome == "fail"
+    assert form in result.note
+    said = " ".join(str(result).split())
+    assert form in said
+    assert "all at batch row 1" in said
+    assert {v.activation.rpartition(".")[2] for v in result.origins} == {"context"}
+
+
+def test_packed_rows_of_another_number_than_real_tokens_are_refused() -> None:
+    with pytest.raises(CandidateError, match="3 rows, expected one for each of the 46 real tokens"):
+        OutputMap(("embeddings.LayerNorm",), packed=True).show(torch.zeros(3, 24), batch_for(PROBE).on("cpu"))
+
+
+def test_lengths_are_passed_where_they_equal_the_mask_and_refused_elsewhere() -> None:
+    implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
+    padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
+    assert check(implementation, padded, depth="screen").outcome == "pass"
+    refused = check(implementation, tiny, depth="screen")
+    assert refused.outcome == "crash"
+    assert "padding before a token, which lengths cannot say" in refused.reason
+
+
+def test_every_argument_that_may_be_the_mask_is_tried_and_those_of_unknown_names_come_last() -> None:
+    module = _module(lambda self, tokens, segments, max_len=None, mask=None, valid=None: None)
+    tried = [call.arguments for call in calls(module)]
+    places = [tried.index(f"batch.input_ids, batch.token_type_ids, {mask}batch.attention_mask") for mask in ("", "mask=", "valid=")]
+    assert places == sorted(places)

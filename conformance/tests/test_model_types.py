@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import ElectraConfig, ElectraModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+from transformers import BertModel, ElectraConfig, ElectraModel, RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
 from conformance import Golden, check, golden_of, load_directory
+from conformance.cli import main
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.batch import Batch
 from conformance.model.directory import ROBERTA
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
+from conformance.tests.test_own_checkpoints import _write
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 20, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
@@ -104,3 +106,25 @@ def test_an_electra_with_one_width_is_a_bert_after_renaming_its_parameters(tmp_p
 
     result = check(_shown(model), _golden(tmp_path))
     assert result.outcome == "pass", str(result)
+
+
+def test_a_wrong_number_of_heads_read_by_candidate_and_oracle_conforms_and_is_reported_as_unconfirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _write(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    heads = 2 * config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": heads}))
+    screen = ["--depth", "screen", "--in-process", "--out", str(tmp_path / "out")]
+    assert main(["run", "-i", "hf-eager", "--checkpoint", str(folder), *screen]) == 0
+    rendered = " ".join(capsys.readouterr().out.split())
+    assert f"bert: num_attention_heads {heads}, layer_norm_eps" in rendered
+    assert "confirmed by nothing else" in rendered
+    with torch.no_grad():
+        hidden = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state
+    outputs = tmp_path / "out.json"
+    outputs.write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden.double().numpy().round(4).tolist()}))
+    assert main(["diagnose", str(outputs), "--checkpoint", str(folder)]) == 0
+    assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", *screen[:-1], str(tmp_path / "tiny")]) == 0
+    assert "confirmed by nothing else" not in capsys.readouterr().out

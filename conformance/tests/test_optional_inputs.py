@@ -14,10 +14,11 @@ from torch import Tensor
 
 from conformance import UsageError, check, golden_of, load_golden
 from conformance.cli.arguments import utf8
+from conformance.implementations.cached import inner_workings_cached
 from conformance.implementations.hugging_face import HuggingFace, hf_eager
-from conformance.implementations.inner_workings import inner_workings
+from conformance.implementations.inner_workings import encoder, inner_workings
 from conformance.model.batch import Batch
-from conformance.tests.optional_paths import generated
+from conformance.tests.optional_paths import broken, generated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -166,3 +167,60 @@ def test_a_text_given_under_an_ascii_locale_is_decoded_and_other_bytes_are_refus
         assert utf8(text) == utf8(text.encode().decode("ascii", "surrogateescape")) == text
     with pytest.raises(argparse.ArgumentTypeError, match="is not UTF-8"):
         utf8(os.fsdecode("I løve cats!".encode("latin-1")))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "first"),
+    [
+        (lambda hidden, probs: ([hidden[0], *hidden[:-1]], probs), "encoder.layer.0.output.LayerNorm"),
+        (lambda hidden, probs: (hidden, probs[::-1]), "encoder.layer.0.attention.self.probs"),
+    ],
+    ids=["hidden states of the layer before", "attentions in reverse order"],
+)
+def test_a_requested_output_of_another_layer_fails_at_its_place(wrong: Any, first: str) -> None:
+    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+        return wrong(*inner_workings_cached.step(model, inputs, cache))
+
+    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
+    assert result.outcome == "fail"
+    assert result.origins[0].activation == first
+
+
+def test_dropout_drawn_again_during_recomputation_fails() -> None:
+    def redrawing(bert: Any) -> None:
+        bert.encoder.gradient_checkpointing = True
+        for layer in bert.encoder.layer:
+            right = layer.forward
+
+            def drawn_anew(*inputs: Any, right: Any = right) -> Any:
+                torch.rand(7)  # The random state differs between the calls.
+                return right(*inputs)
+
+            layer.forward = drawn_anew
+
+    def forgetful(layer: Any, *inputs: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "recomputed", forgetful)
+        result = check(broken(redrawing), "tiny", check="training-mode")
+    assert result.outcome == "fail", result
+
+
+def test_activation_checkpointing_gives_the_same_values_and_gradients() -> None:
+    golden = load_golden("tiny")
+    batch, found = golden.batches["padded"].on("cpu"), []
+    for recomputed in (False, True):
+        model: Any = inner_workings.module(golden.checkpoint).train()
+        model.bert.encoder.gradient_checkpointing = recomputed
+        torch.manual_seed(0)
+        loss = model(batch.input_ids, batch.attention_mask, labels=batch.class_labels).loss
+        loss.backward()
+        found.append({"loss": loss.detach(), **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}})
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+    def recomputing(bert: Any) -> None:
+        bert.encoder.gradient_checkpointing = True
+
+    assert check(broken(recomputing), "tiny", check="training-mode").conforms

@@ -29,6 +29,7 @@ from conformance.model.checkpoint import content_digest
 from conformance.model.gradients import SUFFIX, grad, is_gradient
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
+from conformance.oracle.gradients.norm import NormBackward
 
 LOSSES = ("cls.predictions.loss", "cls.seq_relationship.loss", "cls.loss", "classifier.loss")
 GOLDEN = load_golden("tiny")
@@ -195,3 +196,14 @@ def test_a_gradient_that_differs_by_more_than_rounding_or_is_missing_is_noticed(
     assert "query.weight.grad of padded, from cls.loss, regenerates differently" in last.reason
     _rewritten(home, lambda arrays: arrays.pop("gradient/padded/cls.loss/bert.pooler.dense.weight.grad"))
     assert "is not what is kept of the table" in verify("tiny", home)[-1].reason
+
+
+def test_autograd_detects_a_wrong_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detached_mean(self: NormBackward) -> Array:
+        """LayerNorm whose mean is treated as a constant."""
+        z, r, g = self.norm.normal, self.norm.inverse, self.site.parameters["weight"] * self.parents[0]
+        return np.asarray(r * (g - z * (z * g).mean(-1, keepdims=True)))
+
+    monkeypatch.setattr(NormBackward, "value", property(detached_mean))
+    with pytest.raises(AssertionError):
+        test_gradients_equal_those_of_float64_autograd("tiny", "cls.loss")

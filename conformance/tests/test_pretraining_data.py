@@ -3,6 +3,7 @@ worker."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from conformance.isolation.candidate_work import CandidateWork
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.worker_process import WorkerProcess
 from conformance.numerics.thresholds import BinomialCount
-from conformance.results.result import Result
+from conformance.results.result import Result, Searched
 from conformance.tests.broken_pipelines import BROKEN
 from conformance.tests.pipelines import CORRECT, RIGHT, in_batches
 
@@ -133,3 +134,13 @@ def test_the_rows_used_by_transformers_trainer_are_correct(tmp_path: Path) -> No
 
     candidate = ThroughTrainer("eager")
     assert {judged(check, candidate).outcome for check in DATA if check != "data-pairs"} == {"pass"}
+
+
+def test_every_check_has_a_broken_pipeline() -> None:
+    assert {check for _, check, _ in BROKEN.values()} == set(DATA)
+
+
+def test_endless_rows_are_read_up_to_the_longest_possible_epoch() -> None:
+    endless = replace(RIGHT, batches=lambda rows: (batch for _ in count() for batch in in_batches(rows)))
+    result = judged("data-layout", endless)
+    assert (result.outcome, result.searched) == ("pass", Searched(2 * 2488))

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from conformance.implementations.making_bert import making_bert
 from conformance.model.files import scratch_folder
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
+from conformance.results.to_records import activation_records
 
 PROGRAMS = Path(__file__).parent / "programs"
 CLIENTS = Path(isolation.__file__).parent
@@ -167,3 +169,19 @@ def test_a_wrong_epsilon_in_a_program_is_named_and_replayed_and_its_script_conta
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
     assert "epsilon: estimated epsilon = 1e-05" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoder.layer.0.outptu": torch.zeros(1)}, "unknown activation 'encoder.layer.0.outptu'"),
+        ({"embeddings.LayerNorm": torch.zeros(2, 2)}, "shape is (2, 2), expected (6, 16, 32)"),
+        ({"embeddings.LayerNorm": torch.zeros(6, 16, 32, dtype=torch.float64)}, "dtype is float64, expected float32"),
+        ({"embeddings.LayerNorm": torch.full((6, 16, 32), torch.nan)}, "are not finite"),
+    ],
+)
+def test_activations_that_break_the_contract_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    answers = recorded(tmp_path, "float32", changes)
+    result = check(scripted(PROGRAMS, "right", answers), "tiny")
+    assert result.outcome == "fail"
+    assert any(words in record.reason for record in activation_records(result)) or words in result.reason

@@ -14,15 +14,18 @@ from torch import nn
 from conformance import (
     Architecture,
     Batch,
+    Layout,
     OutputMap,
     Tap,
     TorchImplementation,
     Unsupported,
     UsageError,
     check,
+    load_golden,
     per_head,
     permuted,
     read_results,
+    transposed,
 )
 from conformance.candidates.lookup import resolved
 from conformance.candidates.registry import as_implementation
@@ -36,6 +39,9 @@ from conformance.tests.sample_records import report
 
 QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
 OURS = "transformer.{layer}.attention.attention.project_query.weight"
+
+
+CHECKPOINT = load_golden("tiny").checkpoint
 
 
 def changed(change: Callable[[Any], Any], **table: Any) -> TorchImplementation:
@@ -201,3 +207,12 @@ def test_an_object_that_is_not_in_a_file_is_answered_with_its_candidates(tmp_pat
     )
     with pytest.raises(CandidateNameError, match=r"it has Bert, Engine$"):
         resolved(f"{tmp_path / 'mine.py'}:nosuch")
+
+
+@pytest.mark.parametrize("layout", [permuted(per_head("q"), (2, 0, 1)), transposed(per_head("q")), permuted("q", (1, 0))])
+def test_unpacking_a_permuted_parameter_restores_it_and_other_axes_are_refused(layout: Layout) -> None:
+    weight = np.arange(32.0 * 32).reshape(32, 32)
+    (back,) = layout.unpack(layout.pack([weight], CHECKPOINT.architecture), [(32, 32)], CHECKPOINT.architecture)
+    assert (back == weight).all()
+    with pytest.raises(UsageError, match=r"the axes \(0, 0\), expected each of 0 to n - 1 once"):
+        permuted("q", (0, 0))

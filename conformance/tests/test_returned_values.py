@@ -185,3 +185,37 @@ def test_a_pass_says_which_returned_tensors_were_not_compared(form: Any, note: s
     assert note in result.note
     assert bool(note) == bool(result.note)
     assert result.note in str(result).replace("\n  ", " ")
+
+
+def test_the_second_of_two_calls_and_what_a_method_returns_are_compared_as_well() -> None:
+    calls = []
+
+    def form(last: Any, *_: Any) -> Any:
+        calls.append(last)
+        return last * 1.5 if len(calls) % 2 == 0 else last
+
+    def twice(model: Any, batch: Any) -> None:
+        making_bert.call(model, batch)
+        making_bert.call(model, batch)
+
+    result = check(_around(form, call=twice), depth="screen")
+    assert result.outcome == "pass"
+    assert NOT_COMPARED.format("a tensor") in result.note
+    for factor, outcome in ((1.0, "pass"), (1.5, "fail")):
+        by_method = _around(lambda last, *_, factor=factor: last * factor, call=lambda model, batch: model.encode(batch.filled()))
+        assert check(by_method, depth="screen").outcome == outcome
+
+
+def test_the_backward_pass_of_a_module_whose_output_is_hooked_and_returned_is_judged(mapped: TorchImplementation) -> None:
+    result = check(mapped, check="gradients", depth="screen")
+    assert result.outcome == "pass", str(result)
+
+
+def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail_and_a_wrong_tensor_beside_the_right_one_does() -> None:
+    shown = {key: value for key, value in making_bert.activations.items() if "embedding" not in str(key)}
+    result = check(_around(lambda last, embeddings, _: (embeddings, last), shown=shown), depth="screen")
+    assert result.outcome == "pass"
+    assert NOT_COMPARED.format("[0]") in result.note
+    wrong = check(_around(lambda last, *_: {"last": last * 1.5, "states": (last,)}), depth="screen")
+    assert wrong.outcome == "fail"
+    assert ANOTHER in wrong.reason

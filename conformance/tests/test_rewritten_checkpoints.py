@@ -146,3 +146,9 @@ def test_a_run_names_the_file_that_changed_and_keeps_what_was_judged_before(
     results = read_results(tmp_path / "results" / "results.jsonl")
     assert [c.outcome for c in results.checks] == ["pass", "error", "error"]
     assert {a.implementation for a in results.activations} == {"making-bert"}
+
+
+def test_a_golden_that_is_open_keeps_the_weights_that_it_was_opened_with(folder: Path) -> None:
+    golden, whole = from_directory(folder), from_directory(folder).checkpoint.digest
+    truncated(folder)
+    assert golden.checkpoint.digest == whole

@@ -15,7 +15,7 @@ from conformance.numerics.arithmetic import Arithmetic, as_captured, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
-from conformance.oracle.accumulation import Accumulation, operand, product_in_single
+from conformance.oracle.accumulation import Accumulation, operand, product_in_single, squared_partial_sums
 from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
 from conformance.oracle.norm import Norm
 from conformance.oracle.softmax import LogSoftmax, Probabilities
@@ -231,3 +231,9 @@ def test_a_log_softmax_of_separate_operations_has_the_errors_of_its_stored_sum(d
     step, result = LogSoftmax(SITE, _wide(logits)), _wide(_log_softmax(logits))
     errors = _errors(step, result, as_captured(hypotheses(dtype))[-1].arithmetic)
     _require_within_sigma(errors, errors.size)
+
+
+def test_partial_sums_are_those_of_the_order_in_which_they_are_larger() -> None:
+    terms = np.array([[1.0, 0.0, 3.0]])
+    assert squared_partial_sums(terms).tolist() == squared_partial_sums(terms[:, ::-1]).tolist() == [[9.0 + 9.0 + 16.0]]
+    assert squared_partial_sums(terms, 0).tolist() == [[1.0, 0.0, 9.0]]

@@ -11,7 +11,8 @@ from conformance import Checkpoint, trace
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.generated_weights import weights
-from conformance.judge.cosines import Cosines, RoundedCosines, compare_ranks
+from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines, compare_ranks
+from conformance.judge.segment import Segment
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
@@ -166,3 +167,13 @@ def test_inputs_that_cannot_be_compared_are_one_error_with_the_remedy(
     given |= {key: str(tmp_path / value) if (tmp_path / value).exists() else value for key, value in change.items()}
     assert main(["similarity", given.pop("A"), "hf-sdpa", *(word for pair in given.items() for word in pair)]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_variance_along_a_direction_is_that_of_every_rounding_plus_at_most_the_bounds(model: Path) -> None:
+    golden = from_directory(model, APART[:1])
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
+    segment, hypothesis = Segment(network, EMBEDDING, {}), representative_hypothesis("float32")
+    direction = np.random.default_rng(5).standard_normal(segment.value.shape)
+    found, (rounding, bound) = segment.directional_variance(direction, hypothesis), segment.projected(direction, hypothesis)
+    assert 0.0 < rounding < found < rounding + bound**2
+    assert segment.directional_variance(2.0 * direction, hypothesis) == pytest.approx(4.0 * found)

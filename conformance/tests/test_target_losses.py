@@ -26,6 +26,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 Loss = Callable[[Tensor, Tensor], Tensor]  # Functions of logits and targets, (B, C) each.
 
 
+PROBLEMS = {(1, None): "regression", (3, None): "single_label_classification", (3, "regression"): "regression"}
+
+
 class WithLoss(HuggingFace):
     """Hugging Face's BERT with another classification loss, which is computed of the logits of a pass without targets."""
 
@@ -199,3 +202,8 @@ def test_the_loss_is_that_of_the_problem_type_for_any_number_of_labels(problem: 
         return
     assert result.conforms, result
     assert "classifier.loss" in {v.activation for v in result.verdicts}
+
+
+def test_the_problem_type_is_determined_as_by_hugging_face() -> None:
+    a = load_golden("tiny").checkpoint.architecture
+    assert {(n, kind): a.with_(num_labels=n, problem_type=kind).problem for n, kind in PROBLEMS} == PROBLEMS

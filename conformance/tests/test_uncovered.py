@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from conformance import TorchImplementation, check
 from conformance.implementations.making_bert import Bert, build, making_bert
+from conformance.mapping.mapped import MappedModule
 
 ADAPTER = "an adapter is active that the checkpoint lacks: merge it, in peft by `merge_and_unload()`, or remove it;"
 
@@ -111,3 +112,41 @@ def test_a_forward_hook_that_changes_values_is_named_and_one_that_does_not_confo
     result = check(_hooked(1.1), "tiny", depth="screen")
     assert (result.outcome, result.note) == ("fail", "forward hooks change the result, of transformer.1: remove them")
     assert check(_hooked(1.0), "tiny", depth="screen").outcome == "pass"
+
+
+def test_a_mapped_module_with_an_active_adapter_is_named() -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    from conformance import golden_of, load_golden
+
+    tiny = load_golden("tiny")
+    a = tiny.checkpoint.architecture
+    sizes: dict[str, Any] = {name: getattr(a, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+    sizes |= {name: getattr(a, name) for name in ("num_attention_heads", "intermediate_size", "max_position_embeddings")}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, type_vocab_size=a.type_vocab_size)).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["query"], init_lora_weights=False))
+    result = check(MappedModule(adapted.base_model.model.eval(), "adapted"), golden_of("own", tiny.checkpoint, tiny.batches))
+    assert result.outcome == "fail"
+    assert result.note.startswith(f"{ADAPTER} the result is another without encoder.layer.0.attention.self.query")
+
+
+def test_a_head_of_few_classes_that_the_checkpoint_lacks_is_no_adapter() -> None:
+    class Classifying(nn.Module):
+        def __init__(self, inner: nn.Module, width: int) -> None:
+            super().__init__()
+            self.inner, self.first, self.second = inner, nn.Linear(width, 3), nn.Linear(width, 2)
+
+        def forward(self, *inputs: Tensor) -> Any:
+            logits = self.inner(*inputs)
+            return logits, self.first.weight.sum() + self.second.weight.sum()
+
+    def inside(key: Any) -> Any:
+        return f"inner.{key}" if isinstance(key, str) else replace(key, path=f"inner.{key.path}")
+
+    wrapped = replace(
+        making_bert,
+        build=lambda a: Classifying(build(a), a.hidden_size),
+        parameters={inside(key): value for key, value in making_bert.parameters.items()},
+        activations={inside(key): value for key, value in making_bert.activations.items()},
+        ignored=("first.*", "second.*"),
+    )
+    assert check(wrapped, "tiny", depth="screen").outcome == "pass"

@@ -188,10 +188,18 @@ def _linear(step: Step, data: FitData) -> Fit | None:
         f"{_name(step, 'weight')}, {counted(wrong, outputs, 'row', least='at least ')}" if len(wrong) else ""
     )
     columns: Mask = np.asarray(estimates["weight"].differs.any(0) if estimates else np.zeros(inputs, np.bool_))
-    if 0 < LEAST_ROWS * columns.sum() <= inputs:
+    if 0 < LEAST_ROWS * columns.sum() <= inputs and _suffice(step, data, columns):
         block = block_of(np.ones(outputs, np.bool_), columns)
         words = f"{_name(step, 'weight')}{block}, number of columns", float(columns.sum())
     return Fit(_of_solution(step, solved), solved.rank * outputs, *words, simpler=_if_any(assigned))
+
+
+def _suffice(step: Linear, data: FitData, columns: Mask) -> bool:
+    """Return whether other weights of these inputs alone leave no more than the results' errors; others may differ by less."""
+    inputs, change = data.rows(step.inputs, data.actual - step.value)
+    left = np.linalg.svd(inputs[:, columns], full_matrices=False)[0]
+    squares = ((change - left @ (left.T @ change)) ** 2).mean(0)
+    return bool((squares <= data.largest_mean_square(*change.shape) * _errors_of_outputs(step, data) ** 2).all())
 
 
 def _if_any(fit: Fit | None) -> tuple[Fit, ...]:

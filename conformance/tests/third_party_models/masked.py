@@ -81,3 +81,14 @@ class InvertedUnpaddedBert(UnpaddedBert):
 
     def forward(self, ids, kinds, attention_mask):
         return self.packed(ids, kinds, attention_mask == 0)[None]
+
+
+class SkippedTextLayer(UnpaddedLayer):
+    def of_text(self, i, q, k, v):
+        return torch.zeros_like(q) if i == 1 else super().of_text(i, q, k, v)
+
+
+class SkippedTextBert(UnpaddedBert):
+    """Leaves the second text out of attention."""
+
+    layer = SkippedTextLayer
