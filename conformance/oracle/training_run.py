@@ -14,18 +14,7 @@ import numpy as np
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes
 from conformance.model.gradients import grad
-from conformance.model.training import (
-    ADAM,
-    GRADIENT,
-    INITIAL,
-    NORM,
-    Training,
-    decays,
-    initial_table,
-    parameter_of,
-    run_table,
-    step_of,
-)
+from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, initial_table, parameter_of, run_table, step_of
 from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.network import Network
@@ -44,14 +33,9 @@ class KeptSteps(Network):
         """Return the step that computes `name`: the one returned before if it is computed from the same arrays."""
         kept = self._kept.get(name)
         if kept is None or any(a is not b for a, b in zip(kept.parents, parents, strict=True)):
-            kept = self._kept[name] = with_kept_roundings(super().step(name, *parents))
+            kept = self._kept[name] = super().step(name, *parents)
+            kept.__dict__["roundings"] = cache(kept.roundings)
         return kept
-
-
-def with_kept_roundings(step: Step) -> Step:
-    """Return the step, which from now on computes its roundings once for each arithmetic."""
-    step.__dict__["roundings"] = cache(step.roundings)
-    return step
 
 
 @dataclass(frozen=True)
@@ -81,18 +65,6 @@ class TrainingRun(Network):
         known = self.gradients[0]
         shapes = {name: shape for name, shape in parameter_shapes(self.architecture).items() if name in known}
         return run_table(shapes, len(self.gradients), self.judged or tuple(shapes))
-
-    @cached_property
-    def _norms(self) -> dict[str, Step]:
-        return {}
-
-    def step(self, name: str, *parents: Array) -> Step:
-        """Return the step that computes `name`; every parameter reads the norms of all gradients, which are computed once."""
-        if self.table[name].kind != NORM:
-            return super().step(name, *parents)
-        if name not in self._norms:
-            self._norms[name] = with_kept_roundings(super().step(name, *parents))
-        return self._norms[name]
 
     def site(self, name: str) -> Site:
         """Return the site of an activation.

@@ -99,7 +99,7 @@ EDITS: dict[str, tuple[str, str, Change]] = {
     "bias twice": (INNER, "the right one plus the bias times ", lambda s: s.value + bias(s)),
     "bias missing": (INNER, "the right one plus the bias times -", lambda s: s.value - bias(s)),
     "added number": (INNER, "the right one plus 1 times 0.0", lambda s: s.value + 0.01),
-    "heads reordered": (CONTEXT, "4 are others, such as expected 0, estimated 2",
+    "heads reordered": (CONTEXT, "by head: 4 are others, such as expected 0, estimated 2",
                         lambda s: merge_heads(split_heads(s.value, 8)[:, [2, 0, 3, 1]])),
     "heads of scores": (SCORES, "expected 0 to 3, estimated 3 to 0", lambda s: s.value[:, ::-1]),
     "transposed": (PROBS, "exchanged axes query and key", lambda s: s.value.swapaxes(2, 3)),
