@@ -101,7 +101,7 @@ EDITS: dict[str, tuple[str, str, Change]] = {
     "added number": (INNER, "the right one plus 1 times 0.0", lambda s: s.value + 0.01),
     "heads reordered": (CONTEXT, "by head: 4 are others, such as expected 0, estimated 2",
                         lambda s: merge_heads(split_heads(s.value, 8)[:, [2, 0, 3, 1]])),
-    "heads of scores": (SCORES, "expected 0 to 3, estimated 3 to 0", lambda s: s.value[:, ::-1]),
+    "heads of scores": (SCORES, "by head: expected 0 to 3, estimated 3 to 0", lambda s: s.value[:, ::-1]),
     "transposed": (PROBS, "exchanged axes query and key", lambda s: s.value.swapaxes(2, 3)),
     "x sigmoid(x)": (GELU, "such as", lambda s: s.parents[0] / (1.0 + np.exp(-s.parents[0]))),
     "the tanh form": (GELU, "such as", lambda s: gelu_tanh(s.parents[0])),
