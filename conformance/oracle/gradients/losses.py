@@ -61,14 +61,7 @@ class CrossEntropyBackward(
         return elementwise_roundings(np.maximum(own, arithmetic.storage.floor_variance))
 
 
-class SpanCrossEntropyBackward(
-    Span,
-    CrossEntropyBackward,
-    kinds=(
-        "span_start_loss_backward",
-        "span_end_loss_backward",
-    ),
-):
+class SpanCrossEntropyBackward(Span, CrossEntropyBackward, kinds=("span_start_loss_backward", "span_end_loss_backward")):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the start or end logits of N labelled rows; 0 elsewhere."""
 
     couples_positions = True
