@@ -128,9 +128,16 @@ def with_computed(step: Step, given: Step, parent: int = 0) -> Step:
     return with_slack_of_parent(with_operand(step, given.value, parent), lambda _, a: variance_of(given, a), parent)
 
 
-def in_place_of(step: Step, found: Step) -> Step:
-    """Return the step with the result and the rounding errors of another step, `found`."""
-    return Altered(step, lambda _: found.value, lambda _, arithmetic: variance_of(found, arithmetic))
+def in_place_of(step: Step, other: Callable[[Step], Step], placed: Callable[[Array], Array] = lambda x: x) -> Step:
+    """Return the step with the result and the rounding errors of another step, `other(step)`, each in its place by `placed`.
+
+    The other step is that of the step as further faults change it.
+    """
+    return Altered(
+        step,
+        lambda inner: placed(other(inner).value),
+        lambda altered, arithmetic: placed(variance_of(other(altered.inner), arithmetic)),
+    )
 
 
 def reads(where: Where, parent: int = 0, read: Callable[[Array], Array] = lambda x: x) -> Change:

@@ -50,7 +50,7 @@ def _late(step: Step, context: FaultContext) -> Step | None:
     name = step.site.activation.parents[0]
     if context.network.table[name].kind not in FUNCTIONS:
         return None
-    return in_place_of(step, with_rounded_parent(context.network.step(name, step.value), 0))
+    return in_place_of(step, lambda inner: with_rounded_parent(context.network.step(name, inner.value), 0))
 
 
 def _of_magnitude(step: Step, _: FaultContext) -> Step:

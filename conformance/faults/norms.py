@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from conformance.faults.changes import Altered, variance_of, with_rounded_parent
+from conformance.faults.changes import Altered, with_rounded_parent
 from conformance.faults.edits import (
     copied_from,
     has_parameters_of,
@@ -120,7 +120,7 @@ def _again(step: Step, context: FaultContext) -> Step | None:
     (name,) = step.site.activation.parents
     if name not in context.network.table or context.network.table[name].kind != "norm":
         return None
-    return in_place_of(step, Norm(context.network.site(name), step.parents[0]))
+    return in_place_of(step, lambda inner: Norm(context.network.site(name), inner.parents[0]))
 
 
 class _UncentredMoment(Norm):
@@ -148,16 +148,14 @@ def _over(turned: Callable[[Array], Array], parts: int = 1) -> Change:
         shape = step.value.shape
         if len(shape) < 3 or shape[-1] % parts:
             return None
-        parameters = {role: turned(np.broadcast_to(p, shape)) for role, p in step.site.parameters.items()}
-        norm = Norm(replace(step.site, parameters=parameters), *map(turned, step.parents))
-        places = (
-            turned(np.arange(step.value.size, dtype=np.float64).reshape(shape)).ravel().argsort().reshape(shape)
-        )  # of elements of the norm
+        numbers = turned(np.arange(step.value.size, dtype=np.float64).reshape(shape))
+        places = numbers.ravel().argsort().reshape(shape)  # of elements in the turned array
 
-        def back(x: Array) -> Array:
-            return as_array(np.broadcast_to(x, norm.value.shape).ravel()[places])
+        def norm(inner: Step) -> Step:
+            parameters = {role: turned(np.broadcast_to(p, shape)) for role, p in inner.site.parameters.items()}
+            return Norm(replace(inner.site, parameters=parameters), *map(turned, inner.parents))
 
-        return Altered(step, lambda _: back(norm.value), lambda _, arithmetic: back(variance_of(norm, arithmetic)))
+        return in_place_of(step, norm, lambda x: as_array(np.broadcast_to(x, numbers.shape).ravel()[places]))
 
     return change
 

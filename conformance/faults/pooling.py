@@ -172,7 +172,7 @@ def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
 def _other_order(step: Step, context: FaultContext) -> Step:
     """Return the steps in the other order, where the activation exposed first is the norm and the second is the function of it."""
     other = _ACT if step.site.activation.name == _NORM else _NORM
-    return in_place_of(step, context.network.step(other, step.parents[0]))
+    return in_place_of(step, lambda inner: context.network.step(other, inner.parents[0]))
 
 
 def _norm_first(step: Step, context: FaultContext) -> Step | None:

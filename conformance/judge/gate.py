@@ -260,7 +260,9 @@ def _in_sigma(product: ObservedProduct, arithmetic: Arithmetic) -> Iterator[Arra
 
 
 SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
-ROOM = 2.0  # a larger sample has more rows by this factor than it needs if all rows tell as much; it limits the work
+# How many times as many rows a larger sample has as it needs if all tell as much; it limits the work and is no threshold, since a
+# sample that loses a mistake is never enough. z² is a sum over rows: these suffice if they tell half as much as the sample's.
+ROOM = 2.0
 
 
 def judged_by_gate(

@@ -101,15 +101,10 @@ class Labelled(Step):
         return summed(self.spread(slope / max(len(slope), 1)))
 
 
-class CrossEntropy(
-    Labelled,
-    kinds=(
-        "masked_lm_loss",
-        "next_sentence_loss",
-        "classification_loss",
-        "token_classification_loss",
-    ),
-):
+CROSS_ENTROPIES = ("masked_lm_loss", "next_sentence_loss", "classification_loss", "token_classification_loss")
+
+
+class CrossEntropy(Labelled, kinds=CROSS_ENTROPIES):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -151,14 +146,7 @@ class Span(Labelled):
         return logits[..., int("end" in self.site.activation.kind)]
 
 
-class SpanCrossEntropy(
-    Span,
-    CrossEntropy,
-    kinds=(
-        "span_start_loss",
-        "span_end_loss",
-    ),
-):
+class SpanCrossEntropy(Span, CrossEntropy, kinds=("span_start_loss", "span_end_loss")):
     """L = mean over labelled rows of log Σ_s exp(x_s) − x_label for the start or the end logits x. (B, S, 2) -> ()."""
 
 
@@ -174,13 +162,7 @@ class ChoiceCrossEntropy(Choice, CrossEntropy, kinds=("multiple_choice_loss",)):
     """L = mean over labelled questions of log Σ_c exp(x_c) − x_label, where c indexes the rows of one question. (B, 1) -> ()."""
 
 
-class NegativeLogLikelihood(
-    Labelled,
-    kinds=(
-        "masked_lm_loss_of_log_probs",
-        "next_sentence_loss_of_log_probs",
-    ),
-):
+class NegativeLogLikelihood(Labelled, kinds=("masked_lm_loss_of_log_probs", "next_sentence_loss_of_log_probs")):
     """L = −mean over labelled rows of l_label for log-probabilities l; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -212,6 +194,10 @@ class MeanLoss(Sum, kinds=("mean_loss",)):
     def program(self, *parents: Any) -> Any:
         """Return the mean."""
         return super().program(*parents) / float(len(parents))
+
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return all rounding errors, since those of the sum are divided as well."""
+        return self.roundings(arithmetic)
 
 
 class Targeted(Step):

@@ -73,8 +73,11 @@ def _followed(step: ProgramStep, arithmetic: Arithmetic, actual: Array) -> Itera
     def of_rows(form: Script, row: Script) -> Array:
         return _nearest(actual, [run(form, row, element)[0] for element in every(form, row)])
 
-    for form in every():
-        yield _nearest(actual, [of_rows(form, row) for row in every(form)], by_row=True)
+    try:
+        for form in every():
+            yield _nearest(actual, [of_rows(form, row) for row in every(form)], by_row=True)
+    finally:
+        order.forget()
 
 
 class _Choices:
@@ -132,12 +135,16 @@ class _Order:
             sides = (round_(value),) if error is None else _sides(value, error, round_)
             self._bytes += sum(side.nbytes for side in sides)
             if self._bytes > KEPT:
-                self._computed.clear()
-                self._bytes = 0
+                self.forget()
             self._computed[key] = tuple(Rounded(side, self) for side in sides), operands  # They exist as long as their ids count.
         alternatives, _ = self._computed[key]
         choices = self.rows if alternatives[0].value.shape[-1:] == (1,) else self.elements
         return alternatives[choices.made(len(alternatives))]
+
+    def forget(self) -> None:
+        """Free all results, which refer to this order, so that they would exist until the next garbage collection."""
+        self._computed.clear()
+        self._bytes = 0
 
 
 @dataclass(eq=False)

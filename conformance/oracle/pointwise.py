@@ -101,13 +101,7 @@ class QuickGelu(Silu):
     factor: ClassVar[float] = SIGMOID_FACTOR
 
 
-class GeluTanh(
-    Pointwise,
-    kinds=(
-        "gelu_new",
-        "gelu_pytorch_tanh",
-    ),
-):
+class GeluTanh(Pointwise, kinds=("gelu_new", "gelu_pytorch_tanh")):
     """y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
 
     fused, followed = "gelu_tanh", True
@@ -161,13 +155,7 @@ class Tanh(Pointwise, kinds=("tanh",)):
         return 0.0 if arithmetic.rounds_inside else super().stored_variance(arithmetic)
 
 
-class Dropout(
-    Step,
-    kinds=(
-        "dropout",
-        "dropout_backward",
-    ),
-):
+class Dropout(Step, kinds=("dropout", "dropout_backward")):
     """y = x m / (1 − p) with the mask m of kept elements, in the shape of x. The gradient ∂L/∂x is ∂L/∂y · m / (1 − p)."""
 
     @property

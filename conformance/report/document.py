@@ -139,11 +139,11 @@ def table(form: Form, heads: Sequence[str], rows: Sequence[Row], most: int | Non
     Args:
         form: the form of the document; only a page has columns of drawings.
         heads: titles of the columns; the numbers of one that ends with a colon are aligned right, as in Markdown's `---:`.
-        rows: the rows; one of a single cell is the title of those that follow.
+        rows: the rows; one with fewer cells than heads, a single one, is the title of those that follow.
         most: number of rows that other forms than a page have at most.
     """
     shown = rows if form == "page" else rows[:most]
-    full = [row for row in shown if len(row) > 1]
+    full = [row for row in shown if len(row) == len(heads)]
     if not full:
         return Markup()
 
@@ -158,7 +158,7 @@ def table(form: Form, heads: Sequence[str], rows: Sequence[Row], most: int | Non
         [Markup("---:" if heads[c].endswith(":") else "---") for c in kept],
         *(
             [Markup(f"**{_inserted(form, row[0])}**"), *[Markup()] * (len(kept) - 1)]
-            if len(row) == 1
+            if len(row) < len(heads)
             else [_cell(form, row[c]) for c in kept]
             for row in shown
         ),

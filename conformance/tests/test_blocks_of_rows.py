@@ -17,7 +17,7 @@ from conformance.judge import failing_activation
 from conformance.judge import observation as parts
 from conformance.judge.evidence import FilterResult, LocalJudgement
 from conformance.judge.fault_directions import direction, possible_directions
-from conformance.judge.filters import is_gross, largest_element
+from conformance.judge.filters import gross_result, is_gross, largest_element
 from conformance.judge.global_error import global_error
 from conformance.judge.judged_elements import Repeats, hashed
 from conformance.judge.local_error import judge_locally
@@ -96,6 +96,23 @@ def test_rows_and_values_that_repeat_between_blocks_share_their_noise(of: str, m
     apart, shared = (of_segment(one.whole.segment, legal[0], one.judged, apart=apart) for apart in (True, False))
     weights = np.ones(one.actual.shape) * one.judged
     assert shared.projected(weights)[0] >= 1.9 * apart.projected(weights)[0]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_fault_whose_result_is_not_finite_is_gross_with_a_finite_z(number: float) -> None:
+    network = network_of(GOLDENS[0], "float32")
+    one = next(o for o in observations(network, correct(network, "float32")) if not o.is_exact)
+    look = possible_directions(one.probe.segment, FORMATS["float32"])[0]
+    noise, effect = one.probe.noise(representative_hypothesis("float32")), np.zeros(one.probe.actual.shape)
+    effect[tuple(np.argwhere(one.probe.judged)[0])] = number
+    size = largest_element(effect, noise)
+    result = gross_result(look, size)
+    assert is_gross(size, max_threshold(one.count, ALPHA))
+    assert result.separable
+    assert np.isfinite(result.expected_z)
+    if not one.probe.judged.all():
+        effect[:] = np.where(one.probe.judged, 0.0, number)
+        assert largest_element(effect, noise) == 0.0
 
 
 @pytest.mark.parametrize("golden", GOLDENS)

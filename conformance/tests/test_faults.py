@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from conformance import load_golden
 from conformance.benchmarks.detection.mistakes import ROWS
@@ -104,6 +105,28 @@ def test_two_faults_of_one_step_both_take_effect() -> None:
     x = step.parents[0] + 2.0 * step.parents[1]
     normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
     np.testing.assert_allclose(both.value, normal * step.site.parameters["weight"] + step.site.parameters["bias"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("output.LayerNorm", "norm-over-positions", "residual-doubled"),
+        ("output.LayerNorm", "norm-over-sequence", "norm-bias-missing"),
+        ("output.LayerNorm", "norm-by-halves", "residual-missing"),
+        ("output.dense", "activation-late", "bias-missing"),
+    ],
+)
+def test_a_fault_takes_effect_in_another_equation_that_replaces_that_of_the_step(name: str, first: str, second: str) -> None:
+    step = _step(f"encoder.layer.0.{name}")
+    either = []
+    for order in ((first, second), (second, first)):
+        one = BY_NAME[order[0]].applied(step, PLACE)
+        assert one is not None
+        both = BY_NAME[order[1]].applied(one, PLACE)
+        assert both is not None
+        assert not np.array_equal(both.value, one.value)
+        either.append(both.value)
+    np.testing.assert_allclose(*either, rtol=1e-9, atol=1e-12)
 
 
 def test_any_two_faults_of_a_step_compose() -> None:

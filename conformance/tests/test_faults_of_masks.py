@@ -225,6 +225,13 @@ def test_the_numbers_of_one_mask_for_all_queries_are_the_tokens_whose_mask_chang
     assert found["mask-other"].free <= found["one for each query"].free
 
 
+def test_equal_probabilities_are_those_of_a_query_without_keys_only_where_the_right_ones_differ() -> None:
+    step = _right(ENCODER, np.ones((ROWS, LENGTH), np.int64))
+    alike = step.replaced(parents=(np.zeros_like(step.parents[0]),))
+    tried = [(other, _explaining(alike, other)["one for each query"].free) for other in (keys_of(alike), keys_of(alike) & EARLIER)]
+    assert [free for _, free in tried] == [0, ROWS * (~EARLIER).sum()]
+
+
 # Additive masks with the wrong sign, and inverted ones, are named by one name for every usual constant.
 
 Constant = Callable[[torch.dtype], float]

@@ -1,6 +1,7 @@
 """The gate: it passes what the exact test passes, and opens for what the exact test fails or tells apart."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import Depth, visible_element
-from conformance.judge.evidence import Error, LocalJudgement, Verdict
-from conformance.judge.gate import _in_whole, rows_of, sample_of
+from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
+from conformance.judge.gate import ROOM, Part, _in_whole, rows_of, rows_that_tell, sample_of
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -212,3 +213,19 @@ def test_likelihoods_of_a_sample_are_extrapolated_alike(network: Network, correc
     local = LocalJudgement("", "", Error(1.0, 1.0, 1.0, (1, 2, 3)), 2.0, 2.0, 2.0, 2.0, row_nll=3.0)
     whole = _in_whole(local, sample, 1 / 8, "a lower bound of sigma")
     assert (whole.nll, whole.row_nll) == (16.0, 24.0)
+
+
+def test_a_larger_sample_has_room_for_rows_that_tell_less_and_one_that_loses_a_mistake_is_never_enough(network: Network) -> None:
+    def part(rows: int) -> Part:
+        observation = Observation(network, NORM, np.zeros((1, 1, 1)), {})
+        return Part(observation, np.arange(rows), np.arange(0), lambda one, _: one)
+
+    def needed(*expected: float) -> int:
+        local = LocalJudgement("", "", Error(1.0, 1.0, 1.0, (0,)), 0.0, 2.0, 2.0, 2.0)
+        return rows_that_tell(
+            [replace(local, filters=tuple(FilterResult("", "", 0.0, 0.0, z) for z in expected))], part(32), part(512)
+        )
+
+    assert needed(SEPARABLE_Z, 0.99 * SEPARABLE_Z / 4.0) == 32  # All rows, 16 times as many, would not tell the second either.
+    assert needed(SEPARABLE_Z / 2.0) == ROOM * 32 * 4
+    assert all(needed(z) > 32 for z in np.linspace(SEPARABLE_Z / 4.0, SEPARABLE_Z, 100, endpoint=False))

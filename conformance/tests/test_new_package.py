@@ -29,10 +29,13 @@ def test_a_package_that_could_not_be_imported_or_would_hide_what_it_imports_is_r
     assert not (tmp_path / name).exists()
 
 
-def test_the_current_folder_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_has_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "my-bert").mkdir()
     monkeypatch.chdir(tmp_path / "my-bert")
     assert main(["new", "."]) == 0
+    assert str(Path("src", "my_bert", "conformance.py")) in capsys.readouterr().out.split()  # a table of one column is printed
     assert (tmp_path / "my-bert" / "src" / "my_bert" / "conformance.py").is_file()
 
 

@@ -29,9 +29,9 @@ TINY = load_golden("tiny")
 TAMPERED = "encoder.layer.1.attention.output.dense"
 
 
-def as_described() -> Callable[[dict[str, Any]], str]:
-    """Return the function `digest` of the snippet printed by `explain trace`."""
-    lines = documentation(recorded_trace.__name__).splitlines()
+def as_described(text: str) -> Callable[[dict[str, Any]], str]:
+    """Return the function `digest` of the snippet in the description of the format."""
+    lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if "def digest" in line)
     last = next(i for i, line in enumerate(lines) if "return found.hexdigest()" in line)
     names: dict[str, Any] = {"hashlib": hashlib}
@@ -39,7 +39,13 @@ def as_described() -> Callable[[dict[str, Any]], str]:
     return names["digest"]
 
 
-digest = as_described()
+digest = as_described(documentation(recorded_trace.__name__))
+
+
+def test_the_printed_snippet_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "trace"]) == 0
+    arrays = TINY.batches["padded"].arrays()
+    assert as_described(capsys.readouterr().out)(arrays) == digest(arrays)
 
 
 class Foreign:

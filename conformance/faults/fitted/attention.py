@@ -31,13 +31,14 @@ def _attended(step: Step, data: FitData) -> Mask | None:
     mask = step.site.batch.mask
     if data.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
-    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step) & ~_uniform(data))
+    return as_array((data.actual >= np.finfo(np.float32).tiny) & _judged_queries(step) & ~_uniform(step, data))
 
 
-def _uniform(data: FitData) -> Mask:
-    """Return which queries have equal probabilities for all keys, (B, h, Q, 1)."""
-    size = data.actual.shape[-1]
-    return as_array((np.abs(data.actual - 1.0 / size) <= data.largest * data.allowed).all(-1, keepdims=True))
+def _uniform(step: Step, data: FitData) -> Mask:
+    """Return which queries have equal probabilities for all keys where the right ones are not equal, (B, h, Q, 1)."""
+    mean, error = 1.0 / data.actual.shape[-1], data.largest * data.allowed
+    actual, right = ((np.abs(x - mean) <= error).all(-1, keepdims=True) for x in (data.actual, step.value))
+    return as_array(actual & ~right)
 
 
 def _mask(step: Step, data: FitData) -> Fit | None:
@@ -60,9 +61,10 @@ def _mask(step: Step, data: FitData) -> Fit | None:
 
     read = read_instead(for_all, batch.mask.astype(np.int64), np.ones_like(batch.mask))
     by_head, by_query = as_array(attended.any(2, keepdims=True) & each), as_array(attended.any(1, keepdims=True))
+    uniform = _uniform(step, data)
     first = replace(fit(one, keys_of(one), (1, 2), ""), parameter=read[0], value=read[1])
-    heads = fit(_over_keys(step, by_head, _uniform(data)), by_head, (2,), "one for each head")
-    return replace(fit(_over_keys(step, by_query, _uniform(data)), by_query, (), "one for each query"), simpler=(first, heads))
+    heads = fit(_over_keys(step, by_head, uniform), by_head, (2,), "one for each head")
+    return replace(fit(_over_keys(step, by_query, uniform), by_query, (), "one for each query"), simpler=(first, heads))
 
 
 def _over_keys(step: Step, keys: Mask, uniform: Mask) -> Step:

@@ -36,13 +36,7 @@ def density(x: Array) -> Any:
     return np.exp(x * x * -0.5) * _DENSITY * x
 
 
-class GeluTanhBackward(
-    ProgramStep,
-    kinds=(
-        "gelu_new_backward",
-        "gelu_pytorch_tanh_backward",
-    ),
-):
+class GeluTanhBackward(ProgramStep, kinds=("gelu_new_backward", "gelu_pytorch_tanh_backward")):
     """The gradient of tanh-GELU, w f′(x) with f′(x) = (1 + t)/2 + x/2 · (1 − t²) h′, t = tanh(h), h = √(2/π) (x + 0.044715 x³)."""
 
     def program(self, *parents: Any) -> Any:
