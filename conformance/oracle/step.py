@@ -54,8 +54,10 @@ class Step(ABC):
     couples_positions: ClassVar[bool] = False
 
     def __init_subclass__(cls, kinds: tuple[str, ...] = (), **more: Any) -> None:
-        """Register the class as the equation of some kinds of activations."""
+        """Register the class as the equation of some kinds of activations; raise `TypeError` if one of them has an equation."""
         super().__init_subclass__(**more)
+        if both := EQUATIONS.keys() & kinds:
+            raise TypeError(f"{cls.__name__}: {', '.join(sorted(both))} have an equation")
         EQUATIONS.update(dict.fromkeys(kinds, cls))
 
     def __init__(self, site: Site, *parents: Array) -> None:
