@@ -84,7 +84,7 @@ class Implementation(Protocol):
 
 
 class Isolated:
-    """The base class of implementations whose own code does not run in this process."""
+    """The base class of implementations and runners whose own code does not run in this process; runners have `surroundings`."""
 
 
 @dataclass(frozen=True)

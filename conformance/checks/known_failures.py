@@ -36,6 +36,7 @@ from conformance.names import nearest
 from conformance.numerics.formats import FORMATS
 from conformance.results.case import PATTERNS, Case, KnownFailure
 from conformance.results.result import Result
+from conformance.results.termination import Termination, call_candidate, run_guarded
 
 
 def read(path: Path) -> list[KnownFailure]:
@@ -111,10 +112,8 @@ def apply_known_failures(result: Result, request: Request) -> Result:
         candidate = request.candidate
     except ConformanceError:  # it cannot be loaded, as its result says
         candidate = None
-    try:
-        return expected(result, [*(request.known_failures or ()), *declared(candidate)])
-    except UsageError as error:
-        return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
+    found = run_guarded(lambda: expected(result, [*(request.known_failures or ()), *declared(candidate)]))
+    return replace(result, **vars(found)) if isinstance(found, Termination) else found
 
 
 def declared(candidate: Any) -> list[KnownFailure]:
@@ -122,9 +121,10 @@ def declared(candidate: Any) -> list[KnownFailure]:
 
     Raises:
         UsageError: if the file cannot be read.
+        CandidateCrash: if the attribute is no path, or raises an exception.
     """
-    path = getattr(candidate, "known_failures", None)
-    return [] if path is None else read(Path(path))
+    path = call_candidate(lambda: None if (found := getattr(candidate, "known_failures", None)) is None else Path(found))
+    return [] if path is None else read(path)
 
 
 def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:

@@ -1,6 +1,7 @@
 """The script that shows a failure, and the counterexample on which it does; a later pass removes the script."""
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from conformance.checks.search.subject import Subject
 from conformance.checks.snippet import BEGIN, from_any_folder, origin, snippet
 from conformance.errors import ConformanceError
 from conformance.judge.local_error import screened
+from conformance.model.files import read_bytes
 from conformance.model.tokenizer import words
 from conformance.results.case import Case
 from conformance.results.example import Example, LawBroken, Location, Run
@@ -27,10 +29,9 @@ def script_path(case: Case, folder: Path) -> Path:
 def remove_earlier_scripts(folder: Path) -> None:
     """Remove the scripts of the failures of an earlier run; other files in the folder are left."""
     for file in folder.glob("*.py"):
-        with file.open("rb") as script:
-            is_own = script.read(len(BEGIN)) == BEGIN.encode()
-        if is_own:
-            file.unlink()
+        with suppress(OSError, ValueError):  # a folder or a pipe of that name, or one that cannot be read
+            if read_bytes(file).startswith(BEGIN.encode()):
+                file.unlink()
 
 
 def leave(result: Result, folder: Path) -> None:

@@ -117,8 +117,8 @@ def other_order(right: BlackBoxSegment) -> tuple[Ids, OtherInputs] | None:
     """Return the text of each row of the outputs, (B,), and the batch in this order, if it is not the batch's; else None.
 
     It is the order with the smallest sum of the rows' distances from their texts (an assignment problem: Kuhn 1955), under the
-    pooling, of those that a correct system may have, for which that sum is the smallest. Rows of equal texts, and rows without
-    numbers, keep their places.
+    pooling, of those that a correct system may have, for which that sum is the smallest. A row whose text is equal to its
+    own, or that has no numbers, is not said to be another.
     """
     batch = right.network.batch
     if batch.size == 1 or (right.network.reading.rows < 0).any():

@@ -14,21 +14,15 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 def limit_memory(size: int | None) -> None:
-    """Limit the address space to its current size plus `size` bytes (None: no limit), and disable core dumps."""
+    """Limit the address space to its current size plus `size` bytes (None: no limit), and disable core dumps.
+
+    The current size is not small: libraries reserve gigabytes of address space that they never use.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if size is not None:
-        limit = _address_space() + size
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _address_space() -> int:
-    """Return the size of this process's address space in bytes; 0 if there is no /proc.
-
-    It is not small: libraries reserve gigabytes of address space that they never use.
-    """
-    with suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    return 0
+        with suppress(OSError):  # there is no /proc
+            size += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def leave_network() -> bool:

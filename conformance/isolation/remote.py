@@ -14,7 +14,7 @@ from conformance.candidates.capture import is_at_once
 from conformance.candidates.lookup import arguments_of, is_command
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.data_check import most_rows
-from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.checks.search.subject import Subject
 from conformance.checks.search.surroundings import Surroundings
 from conformance.checks.snippet import loadable
 from conformance.errors import CandidateEnded, CandidateError, CandidateTimeout, Unsupported
@@ -120,7 +120,7 @@ def program(name: str) -> RemoteCandidate:
     return RemoteCandidate(WorkerProcess(CandidateWork), name)
 
 
-class RemoteRunner(IsolatedRunner):
+class RemoteRunner(Isolated):
     """A runner in a worker. A worker holds one runner; this one is prepared again if another has replaced it.
 
     The worker sends the descriptions of activations. Small arrays are sent with their descriptions, others when they are read.
@@ -191,7 +191,7 @@ class RemoteRunner(IsolatedRunner):
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
         self.asking(CandidateWork.call)(source, mask, is_at_once(), None, None, self._seed())
-        return dict(self.pairs(inputs)) if self._candidate.is_program else self.pairs(inputs)
+        return _by_name(self.pairs(inputs)) if self._candidate.is_program else self.pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the pairs of a forward and a backward pass; raise `NotApplicable` if the runner has no backward pass."""
@@ -229,6 +229,15 @@ class RemoteRunner(IsolatedRunner):
     def surroundings(self) -> Surroundings:
         """The surroundings of the runner in the worker; a program in another language has none, and changes none here."""
         return Surroundings(None, self._place[0]) if self._candidate.is_program else _RemoteSurroundings(self)
+
+
+def _by_name(stream: Iterator[tuple[Any, Any]]) -> Mapping[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, value in stream:
+        if name in found:  # also of a program that never ends its answers to `next`
+            raise CandidateError(f"{name}: yielded twice")
+        found[name] = value
+    return found
 
 
 def answers_in_a_worker(subject: Subject, batch: Batch) -> bool:

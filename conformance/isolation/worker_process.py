@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import finalize
 
-from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError, NotApplicable
 from conformance.isolation.fork_server import Child, forked
 from conformance.isolation.forwarded_output import ForwardedOutput, to_standard_error
 from conformance.isolation.link import PAGE, Link, NoMessageError, Received, encoded, types_of
@@ -127,10 +127,13 @@ class WorkerProcess:
             received = self._asked(method.__qualname__.removeprefix(_COMMON), named, parameters or {}, most)
             try:
                 if received.message.failure is not None:
-                    raise received.message.failure.error(received.arrays)
+                    error = received.message.failure.error(received.arrays)
+                    if self._program and not isinstance(error, CandidateCrash | NotApplicable):
+                        raise NoMessageError(f"a failure of the kind {type(error).__name__}; {PAGE}")
+                    raise error
                 found: T = received.content(received.message.result, result)
-            except NoMessageError as error:
-                raise self._end(CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}")) from error
+            except NoMessageError as why:
+                raise self._end(CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {why}")) from why
             return found
 
         return asked

@@ -101,7 +101,10 @@ class Labelled(Step):
         return summed(self.spread(slope / max(len(slope), 1)))
 
 
-class CrossEntropy(Labelled, kinds=("masked_lm_loss", "next_sentence_loss", "classification_loss", "token_classification_loss")):
+CROSS_ENTROPIES = ("masked_lm_loss", "next_sentence_loss", "classification_loss", "token_classification_loss")
+
+
+class CrossEntropy(Labelled, kinds=CROSS_ENTROPIES):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
@@ -191,6 +194,10 @@ class MeanLoss(Sum, kinds=("mean_loss",)):
     def program(self, *parents: Any) -> Any:
         """Return the mean."""
         return super().program(*parents) / float(len(parents))
+
+    def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Return all rounding errors, since those of the sum are divided as well."""
+        return self.roundings(arithmetic)
 
 
 class Targeted(Step):

@@ -52,7 +52,10 @@ WEIGHTS: Mapping[str, Callable[[Mask], Array]] = {
 """The function from the mask to the weight of each token, (B, S), by name of the pooling."""
 
 
-class Weighted(Step, kinds=("pooling-cls", "pooling-mean", "pooling-mean-sqrt-length", "pooling-weighted-mean", "pooling-last")):
+WEIGHTED = ("pooling-cls", "pooling-mean", "pooling-mean-sqrt-length", "pooling-weighted-mean", "pooling-last")
+
+
+class Weighted(Step, kinds=WEIGHTED):
     """e = Σ_s a_s x_s with the weights a of the pooling in the activation's kind: (B, S, H) -> (B, H)."""
 
     couples_positions = True

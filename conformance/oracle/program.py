@@ -30,7 +30,8 @@ class Operation:
         function: the function from the operands, which are arrays, to the result.
         errors: what its rounding errors are: those of a library function, by its name in `numerics.functions`; or `exact`, for
             none; `rounded`, for that of the result; `sum` and `mean`, of the partial sums; `added`, of a sum in any order;
-            `call`, of storing the result unless the step is fused.
+            `call`, of storing the result unless the step is fused; `exp_by_two` and `rescaled`, see below; `either`, the largest
+            of several forms.
         slopes: derivatives with respect to the operands, all of which are 1 if there are none.
     """
 

@@ -3,6 +3,7 @@
 A session of pytest also removes the results files of the session before, with its first check."""
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def _left(out: Path) -> set[str]:
 def test_a_run_of_another_candidate_removes_the_failures_of_the_run_before_and_no_other_file(out: Path) -> None:
     assert _run(out, "making-bert") == 0
     assert _left(out) == KEPT
+
+
+def test_a_folder_and_a_pipe_among_the_failures_stop_no_run(out: Path) -> None:
+    (out / "failures" / "folder.py").mkdir()
+    os.mkfifo(out / "failures" / "pipe.py")
+    assert _run(out, "making-bert") == 0
+    assert _left(out) == {*KEPT, "folder.py", "pipe.py"}
 
 
 def test_a_resumed_run_keeps_the_failures_of_its_first_part(out: Path) -> None:

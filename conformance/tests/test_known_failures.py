@@ -86,6 +86,12 @@ def test_a_candidates_own_file_is_checked_in_the_same_way(tmp_path: Path) -> Non
     assert apply_known_failures(failed, request).outcome == "xfail"
 
 
+def test_an_attribute_that_is_no_path_is_the_candidates_crash_and_ends_no_run() -> None:
+    result = apply_known_failures(Result(CASE, "pass"), Request.of(SimpleNamespace(prepare=print, known_failures=5)))
+    assert (result.outcome, result.exit_code) == ("crash", 1)
+    assert "PathLike object, not int" in result.reason
+
+
 def test_a_known_failure_that_is_not_finite_does_not_excuse_the_activations_not_judged_because_of_it() -> None:
     broken = Verdict("embeddings.LayerNorm", "norm", "fail", "origin", reason="not finite")
     name = "encoder.layer.0.attention.self.query"

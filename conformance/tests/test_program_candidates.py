@@ -118,6 +118,8 @@ def test_the_javascript_client_reads_and_writes_every_format(dtype: str, beside_
         ("other", "crash", "neither a reply to request 3 nor progress"),
         ("twice", "crash", "neither a reply to request 4 nor progress"),
         ("short", "crash", "something else was written"),
+        ("kind", "crash", "a failure of the kind CandidateNameError"),
+        ("endless", "fail", "yielded twice"),
         ("unsupported", "skip", "there is no such kernel"),
     ],
 )

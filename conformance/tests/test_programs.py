@@ -77,6 +77,16 @@ def test_traced_variance_is_that_of_random_errors(kind: str) -> None:
         assert 0.6 < max(ratios) < 1.15, ratios
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_least_roundings_of_every_kind_of_step_are_a_lower_bound(dtype: str) -> None:
+    for kind, (network, name, parents) in STEPS.items():
+        step = network.step(name, *parents)
+        for hypothesis in as_captured(hypotheses(dtype, "cuda")):
+            most, least = step.roundings(hypothesis.arithmetic), step.least_roundings(hypothesis.arithmetic)
+            assert (least.variance() <= most.variance() * (1.0 + 1e-5)).all(), (kind, hypothesis)
+            assert np.all(least.bound <= np.asarray(most.bound) * (1.0 + 1e-12)), (kind, hypothesis)
+
+
 # What a backward step reads in place of the forward step's input, as a function of which it is an input with the same result.
 INPUTS = {"tanh_backward": np.arctanh, "probs_backward": lambda p: np.log(np.maximum(p, 1e-300))}
 BACKWARD = [k for k in PROGRAMS if k.partition(" ")[0].endswith("_backward") and len(STEPS[k][2]) > 1]

@@ -137,7 +137,7 @@ def _train(run: Run, steps: int, curve: Path, console: Console) -> list[Scores]:
 
 def _save(run: Run, folder: Path) -> None:
     """Write the network as a Hugging Face directory."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config = {"model_type": "bert", "architectures": ["BERTLM"], **run.architecture.as_dict()}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "vocab.txt").write_text("\n".join(wordpiece.pieces(run.tokenizer)) + "\n")

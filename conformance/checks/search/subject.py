@@ -3,7 +3,6 @@
 A subject that runs at only one length or batch size, like a program exported with static shapes, is detected.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.candidates.arrays import pairs
-from conformance.candidates.registry import Runner
+from conformance.candidates.registry import Isolated, Runner
 from conformance.checks.candidate_device import functions_of, inputs_device
 from conformance.checks.contract import accepted, guarded, prepared
 from conformance.checks.search.surroundings import Surroundings
@@ -31,15 +30,6 @@ from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
 from conformance.results.example import Values
 from conformance.results.termination import call_candidate
-
-
-class IsolatedRunner(ABC):
-    """A runner in another process."""
-
-    @property
-    @abstractmethod
-    def surroundings(self) -> Surroundings:
-        """The surroundings of the runner in its process."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +74,9 @@ class Subject:
     @property
     def surroundings(self) -> Surroundings:
         """The surroundings of the runner: its module and its process."""
-        runner = self.runner
-        return runner.surroundings if isinstance(runner, IsolatedRunner) else Surroundings(runner, self.device)
+        runner: Any = self.runner
+        found: Surroundings = runner.surroundings if isinstance(self.runner, Isolated) else Surroundings(runner, self.device)
+        return found
 
     def network(self, batch: Batch) -> Network:
         """Return the oracle's network on a batch."""

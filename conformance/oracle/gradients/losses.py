@@ -11,7 +11,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.linear_maps import LinearMap, Roundings
-from conformance.oracle.losses import BinaryEntropy, Choice, Labelled, Span, Squared, Targeted
+from conformance.oracle.losses import CROSS_ENTROPIES, BinaryEntropy, Choice, Labelled, Span, Squared, Targeted
 from conformance.oracle.program import call, value_of
 from conformance.oracle.softmax import log_softmax
 from conformance.oracle.step import ProgramStep, elementwise_roundings
@@ -26,15 +26,7 @@ class _OfRows(ProgramStep):
         return (np.exp(call(log_softmax(x))) - value_of(onehot)) * (w / len(value_of(onehot)))
 
 
-class CrossEntropyBackward(
-    Labelled,
-    kinds=(
-        "masked_lm_loss_backward",
-        "next_sentence_loss_backward",
-        "classification_loss_backward",
-        "token_classification_loss_backward",
-    ),
-):
+class CrossEntropyBackward(Labelled, kinds=tuple(f"{loss}_backward" for loss in CROSS_ENTROPIES)):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere; w (), x and result (..., C)."""
 
     @cached_property

@@ -11,21 +11,12 @@ from conformance.numerics.formats import Array, as_array
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import LARGEST_DEVIATION
 from conformance.oracle.linear_maps import LinearMap, Roundings
-from conformance.oracle.pooling import Maximum, Weighted, length_of
+from conformance.oracle.pooling import WEIGHTED, Maximum, Weighted, length_of
 from conformance.oracle.program import call
 from conformance.oracle.step import ProgramStep, elementwise_roundings
 
 
-class WeightedBackward(
-    Weighted,
-    kinds=(
-        "pooling-cls_backward",
-        "pooling-mean_backward",
-        "pooling-mean-sqrt-length_backward",
-        "pooling-weighted-mean_backward",
-        "pooling-last_backward",
-    ),
-):
+class WeightedBackward(Weighted, kinds=tuple(f"{pooling}_backward" for pooling in WEIGHTED)):
     """∂L/∂x_s = a_s w for w (B, H) and the weights a of the pooling; result (B, S, H)."""
 
     @cached_property

@@ -48,13 +48,15 @@ for line in iter(sys.stdin.buffer.readline, b""):
                 reply["reply"] += 1
             if mode == "error":
                 reply["failure"] = {"kind": "CandidateCrash", "text": "ValueError: of the program's own"}
+            if mode == "kind":
+                reply["failure"] = {"kind": "CandidateNameError", "text": "which would be the caller's"}
             if mode == "twice":
                 sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
         case "next":
             heads = [
                 {"number": i, "name": n, "dtype": NAMES[activations[n]["dtype"]], "shape": activations[n]["shape"]} for i, n in left
             ]
-            reply["result"], left = {"heads": heads}, []
+            reply["result"], left = {"heads": heads}, left if mode == "endless" else []
         case "read":
             about = list(activations.values())[request["arguments"]["number"]]
             begin, end = about["data_offsets"]
