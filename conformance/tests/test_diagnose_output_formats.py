@@ -130,7 +130,7 @@ def test_outputs_that_do_not_fit_are_refused_with_what_was_understood(what: str,
     assert isinstance(caught.value, UsageError)
 
 
-# `diagnose --outputs -` reads text from standard input.
+# `diagnose -` reads text from standard input.
 
 X = np.array([[0.125, -0.5, 0.75, 0.25]], np.float32)
 CONTENTS = {
