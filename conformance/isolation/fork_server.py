@@ -66,9 +66,8 @@ class Child:
     def exit_code(self, within: float | None = None) -> int | None:
         """Return the exit code, negative for a signal; None if it has not ended after so many seconds, or is not watched."""
         self.status.settimeout(within)
-        with suppress(TimeoutError):
-            if code := self.status.recv(16, socket.MSG_PEEK):
-                return int(code)
+        with suppress(TimeoutError, ValueError):  # nothing to read, if it is not watched
+            return int(self.status.recv(16, socket.MSG_PEEK))
         return None
 
     def end(self) -> None:
