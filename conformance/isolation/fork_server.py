@@ -16,7 +16,6 @@ import io
 import json
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -66,10 +65,10 @@ class Child:
 
     def exit_code(self, within: float | None = None) -> int | None:
         """Return the exit code, negative for a signal; None if it has not ended after so many seconds, or is not watched."""
-        if not select.select([self.status], [], [], within)[0]:
-            return None
-        code = self.status.recv(16, socket.MSG_PEEK)
-        return int(code) if code else None
+        self.status.settimeout(within)
+        with suppress(TimeoutError, ValueError):  # nothing to read, if it is not watched
+            return int(self.status.recv(16, socket.MSG_PEEK))
+        return None
 
     def end(self) -> None:
         """Kill the process and all that it has started, and wait for their end."""

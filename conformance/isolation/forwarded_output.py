@@ -3,10 +3,10 @@
 import codecs
 import ctypes
 import os
-import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from multiprocessing.connection import wait
 
 _CHUNK = 65536  # bytes, the size of a pipe
 
@@ -31,7 +31,7 @@ class ForwardedOutput:
 
     def drain(self) -> None:
         """Forward the remaining data of a process that has ended, and close the pipe."""
-        while self.is_open and select.select([self.end], [], [], 0)[0]:
+        while self.is_open and wait([self.end], 0):
             self.forward()
         os.close(self.end)
 

@@ -154,10 +154,6 @@ class Link:
         except (ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
             raise NoMessageError(f"{line[:QUOTED_CHARACTERS].decode('utf-8', 'backslashreplace')!r}, {error}") from error
 
-    def close(self) -> None:
-        """Close this end."""
-        self.end.close()
-
     def _line(self, longest: float) -> bytearray:
         """Receive a line, and nothing of what follows it, so that waiting for the socket is waiting for the next message."""
         line = bytearray()

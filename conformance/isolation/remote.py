@@ -223,6 +223,8 @@ class RemoteRunner(Isolated):
             values = self.asking(CandidateWork.read, prod(head.shape) * WIDEST_ELEMENT)(head.number)
         if values.shape != head.shape:
             raise CandidateEnded("what its process sent for an activation is not of the shape that it said")
+        if self._candidate.is_program and values.dtype.name != {"bfloat16": "float32"}.get(head.dtype, head.dtype):
+            raise CandidateError(f"the values are in {values.dtype.name}, and said to be in {head.dtype}")
         return values
 
     @property

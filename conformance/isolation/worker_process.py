@@ -60,7 +60,7 @@ class _Running:
         """Kill the process with what it has started, and free its resources."""
         self.child.end()
         self.output.drain()
-        self.link.close()
+        self.link.end.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 

@@ -4,11 +4,13 @@ answered; a candidate cannot forge answers."""
 import json
 import os
 import pickle
+import resource
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,15 @@ def test_the_output_of_a_worker_is_shown_up_to_its_limit() -> None:
     assert "out " in text
     assert text.endswith("\n… what it writes from here on is not shown\n")
     assert len(text) < 1100
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2048, reason="a process may open too few files here")
+def test_a_worker_is_asked_and_ended_by_a_process_with_more_open_files_than_select_takes() -> None:
+    with ExitStack() as files:
+        for _ in range(1024):  # FD_SETSIZE
+            files.enter_context(open(os.devnull))
+        with WorkerProcess(Doing) as there:
+            assert _came_of(there, "works") == "works"
 
 
 def test_after_a_broken_device_a_new_process_answers(doing: WorkerProcess) -> None:

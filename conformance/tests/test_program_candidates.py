@@ -131,6 +131,12 @@ def test_each_misbehaviour_of_a_program_is_reported_as_its_failure(
     assert words in result.reason
 
 
+def test_values_in_another_format_than_the_program_says_fail(beside_clients: Path) -> None:
+    result = check(scripted(beside_clients, "format", beside_clients / "float64.safetensors"), "tiny", depth="screen")
+    assert result.outcome == "fail"
+    assert "the values are in float64, and said to be in float32" in result.verdicts[0].reason
+
+
 def test_a_program_that_hangs_times_out_and_ends_with_its_worker(beside_clients: Path, tmp_path: Path) -> None:
     name = scripted(beside_clients, "hang")
     found, code = run(name, tmp_path, "--timeout", "1.5")

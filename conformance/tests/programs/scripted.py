@@ -56,6 +56,8 @@ for line in iter(sys.stdin.buffer.readline, b""):
             heads = [
                 {"number": i, "name": n, "dtype": NAMES[activations[n]["dtype"]], "shape": activations[n]["shape"]} for i, n in left
             ]
+            if mode == "format":
+                heads = [{**head, "dtype": "float32"} for head in heads]
             reply["result"], left = {"heads": heads}, left if mode == "endless" else []
         case "read":
             about = list(activations.values())[request["arguments"]["number"]]
