@@ -42,7 +42,9 @@ PROGRAMS: Mapping[str, tuple[str, str, str]] = {
         "reply['failure'] = {'kind': 'CandidateCrash', 'text': 'no \\u202e \\x1b[2J'}", "crash", "no",
     ),
     "announces arrays without end": ("reply['bytes'] = 2**50", "crash", _ELSE),
-    "gives arrays that are none": ("reply['bytes'] = 64; print(json.dumps(reply)); print('\\xff' * 32); continue", "crash", _ELSE),
+    "gives arrays that are none": (
+        "print(json.dumps({**reply, 'bytes': 64}), '\\xff' * 32, sep='\\n', flush=True); continue", "crash", _ELSE,
+    ),
     "gives no activation": ("pass", "fail", "no output is exposed"),
     "kills the process that asks": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "crash", "exit code 1"),
     "takes too much memory": ("bytearray(2**35)", "crash", "exit code 1"),
