@@ -53,48 +53,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def shown(source: str) -> Page:
-    return Page(source)
-
-
-class Page(HTMLParser):
-    """The elements of a page, and its text without styles and scripts; raises if elements are not closed in order."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.feed(source)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def attribute(self, name: str) -> list[str]:
-        return [value for _, found in self.elements if (value := found.get(name)) is not None]
+def source() -> str:
+    return report("html", sample())
 
 
 @pytest.fixture(scope="module")
-def source() -> str:
-    return report("html", sample())
+def shown(source: str) -> Page:
+    return Page(source)
 
 
 def _text(source: str) -> str:

@@ -1,7 +1,6 @@
 """Third-party BERTs with their own names and layouts are mapped and judged without a line of adaptor code written by hand."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from conformance.mapping.implementation import implementation_of
 from conformance.mapping.mapped import proposed
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
-from conformance.tests.forked import run_python
 from conformance.tests.third_party_models import STRANGERS, proposal, stranger
 
 # Each model with a golden whose sizes it accepts: one always has an intermediate size of four times the width.
@@ -250,23 +248,3 @@ def _named(name: str) -> type[nn.Module]:
 def test_a_name_that_could_become_code_in_an_adaptor_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="expected printable characters without quotes and backslashes"):
         proposed(_named(name), "Named", "home")
-
-
-def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
-    model = tmp_path / "zebra.py"  # a file is copied, since the package could not import it
-    model.write_text(f"from {STRANGERS}.packed import PackedBert\n\n\nclass Zebra(PackedBert):\n    pass\n")
-    packages = {
-        "my-bert": [],
-        "their-bert": ["--map", f"{STRANGERS}.packed:PackedBert"],
-        "zebra-bert": ["--map", f"{model}:Zebra"],
-    }
-    for name, mapped in packages.items():
-        assert main(["new", str(tmp_path / name), *mapped]) == 0
-        assert main(["new", str(tmp_path / name), *mapped]) == 2  # Nothing is overwritten.
-    paths = [*(str(tmp_path / name / "src") for name in packages), str(Path(__file__).parents[2])]
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode", "importlib", "-k", "values and (tiny or tanh or position-offset)"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    tests = [str(tmp_path / name / "tests") for name in packages]
-    done = run_python("-m", "pytest", *options, *tests, folder=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert f"{len(packages)} passed, {2 * len(packages)} skipped" in done.stdout  # their activation and positions are fixed
