@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance import Result, check
-from conformance.faults.precision import TF32_BITS
+from conformance import check
+from conformance.tests.test_reduced_precision import is_of_reduced_precision
 
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
 
@@ -28,20 +28,9 @@ def attention_in_bfloat16(query: Any, key: Any, value: Any, attn_mask: Any = Non
     return bfloat16(exponentials) @ bfloat16(value) / exponentials.sum(-1, keepdim=True)
 
 
-def _is_of_reduced_precision(result: Result) -> bool:
-    """Return whether each origin is named so, or described as noise of as few bits or as large as a half format's."""
-    for origin in result.origins:
-        names = [fault.name for fault in origin.local.named] if origin.local else []
-        bits = [float(noise[1]) for sentence in origin.residual_description if (noise := NOISE.search(sentence))]
-        described = any(count <= TF32_BITS for count in bits) or any(map(NARROWER.match, origin.residual_description))
-        if not (all(name.startswith("precision-") for name in names) if names else described):
-            return False
-    return result.outcome == "fail"
-
-
 def test_products_inside_a_fused_attention_kernel_are_recognised_as_reduced_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = torch.nn.functional
     linear = functions.linear
     monkeypatch.setattr(functions, "linear", lambda x, weight, bias=None: linear(bfloat16(x), bfloat16(weight), bias))
     monkeypatch.setattr(functions, "scaled_dot_product_attention", attention_in_bfloat16)
-    assert _is_of_reduced_precision(check("hf-sdpa", "minilm", dtype="float32"))
+    assert is_of_reduced_precision(check("hf-sdpa", "minilm", dtype="float32"))

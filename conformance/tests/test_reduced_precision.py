@@ -83,7 +83,7 @@ NOISE = re.compile(r"as large as rounding to ([\d.]+) significant bits would lea
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
 
 
-def _is_of_reduced_precision(result: Result) -> bool:
+def is_of_reduced_precision(result: Result) -> bool:
     """Return whether each origin is named so, or described as noise of as few bits or as large as a half format's."""
     for origin in result.origins:
         names = [fault.name for fault in origin.local.named] if origin.local else []
@@ -108,4 +108,4 @@ class Hidden:
 @pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("gelu-variant", False), ("epsilon", False)])
 def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
     result = check(Hidden(Candidate([MISTAKES[plant].at(layer) for layer in range(2)])), GOLDEN, dtype="float32")
-    assert (result.outcome, _is_of_reduced_precision(result)) == ("fail", reduced)
+    assert (result.outcome, is_of_reduced_precision(result)) == ("fail", reduced)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import Training, load_golden
+from conformance import Training, check, load_golden
 from conformance.benchmarks.training.loops import Loop, loss
 from conformance.benchmarks.training.measure import gradients_alone, of_few
 from conformance.checks.check import Plan, Request
@@ -154,3 +154,10 @@ def test_parameters_that_are_silently_frozen_are_named_as_not_trained(said: str)
 def test_parameters_that_are_declared_as_frozen_are_not_judged() -> None:
     result = judged(freezing(lambda name: name.startswith("transformer.0.")), "transformer.0.*")
     assert result.conforms, str(result)
+
+
+def test_the_loss_curve_differs_if_a_layer_is_silently_frozen() -> None:
+    candidate = replace(making_bert, train=freezing(lambda name: name.startswith("transformer.0.")), name="freezing")
+    result = check(candidate, "tiny", check="loss-curve")
+    assert result.outcome == "fail"
+    assert "after step 2 cls.predictions.loss is" in result.reason
