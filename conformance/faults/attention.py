@@ -1,6 +1,7 @@
 """Faults of attention scores, softmax and heads, and of the memory layouts of what they read and return."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -94,57 +95,57 @@ def _cosines(step: Step, factor: float) -> Step:
     return with_slack(step.replaced(parents=(factor * width**0.5 * query, key)), slack)
 
 
-Order = Callable[[Array, int], Array]  # from an array and the number of heads to the array with its elements in another order
+@dataclass(frozen=True)
+class _Order:
+    """Elements x (B, S, h d) written in one order of the axes rows, tokens, heads and features, `rthf`, and read in another.
+
+    Example:
+        >>> _Order("rthf", "rtfh")(np.arange(6.0).reshape(1, 1, 6), 3)
+        array([[[0., 2., 4., 1., 3., 5.]]])
+    """
+
+    written: str
+    read: str
+
+    def __call__(self, x: Array, size: int) -> Array:
+        """Return the elements, with heads of `size` features, as they are read, (B, S, h d)."""
+        rows, tokens, width = x.shape
+        sizes = {"r": rows, "t": tokens, "h": width // size, "f": size}
+        written = x.reshape([*sizes.values()]).transpose(["rthf".index(axis) for axis in self.written])
+        read = written.reshape([sizes[axis] for axis in self.read])
+        return read.transpose([self.read.index(axis) for axis in "rthf"]).reshape(x.shape)
 
 
-def _interleaved(x: Array, heads: int) -> Array:
-    """Return x with its features reordered so that feature i belongs to head i mod h."""
-    return x.reshape(*x.shape[:-1], -1, heads).swapaxes(-1, -2).reshape(x.shape)
+_FEATURES_FIRST, _TO_FEATURES_FIRST = _Order("rthf", "rtfh"), _Order("rtfh", "rthf")
+_HEADS_FIRST, _TO_HEADS_FIRST = _Order("rthf", "rhtf"), _Order("rhtf", "rthf")
+_TOKENS_LAST, _TOKENS_LAST_IN_HEADS, _HEADS_OUTERMOST = _Order("rthf", "rhft"), _Order("rhtf", "rhft"), _Order("rhtf", "hrtf")
 
 
-def _merged_interleaved(x: Array, heads: int) -> Array:
-    """Return x with feature head · d_k + d moved to d · h + head, where d_k is the head size."""
-    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-1, -2).reshape(x.shape)
-
-
-def _unmoved(x: Array, heads: int) -> Array:
-    """Return x (B, S, H) reinterpreted in memory order as (B, h, S, d), with the heads concatenated to (B, S, H) again."""
-    batch, length, width = x.shape
-    return merge_heads(x.reshape(batch, heads, length, width // heads))
-
-
-def _merged_unmoved(x: Array, heads: int) -> Array:
-    return split_heads(x, x.shape[-1] // heads).reshape(x.shape)
-
-
-def _in_order(split: Order | None = None, merge: Order | None = None) -> Change:
+def _in_order(split: _Order | None = None, merge: _Order | None = None) -> Change:
     """Return the change of the order in which query and key, or the values, are split into heads, and the context is merged."""
 
-    def change(step: Step, _: FaultContext) -> Step:
-        heads, is_context = _heads(step), step.site.activation.kind in CONTEXT
+    def change(step: Step, _: FaultContext) -> Step | None:
+        size, probs = step.site.architecture.head_size, step.parents[: step.site.activation.kind in CONTEXT]
         if split:
-            probs = step.parents[:1] if is_context else ()
-            step = step.replaced(parents=(*probs, *(split(x, heads) for x in step.parents[len(probs) :])))
-
-        def merged(x: Array) -> Array:
-            return merge(x, heads) if merge else x
-
-        return Rearranged(step, merged) if merge and is_context else step
+            read = tuple(split(x, size) for x in step.parents[len(probs) :])
+            if all(map(np.array_equal, read, step.parents[len(probs) :])):
+                return None
+            step = step.replaced(parents=(*probs, *read))
+        if not merge or not probs:
+            return step
+        return None if np.array_equal(merge(step.value, size), step.value) else Rearranged(step, lambda x: merge(x, size))
 
     return change
 
 
-def _reshaped(x: Array, step: Step) -> Array | None:
-    """Return each head's keys, or values, (S, d) read in memory order as (d, S); None if that is the same."""
-    parts = split_heads(x, step.site.architecture.head_size)
-    read = parts.reshape(*parts.shape[:2], parts.shape[3], parts.shape[2])
-    return None if 1 in parts.shape[2:] else merge_heads(read.swapaxes(-1, -2))
+def _last_in_order(order: _Order) -> Change:
+    """Return the change of the order of the keys, or of the values."""
 
+    def read(x: Array, step: Step) -> Array | None:
+        found = order(x, step.site.architecture.head_size)
+        return None if np.array_equal(found, x) else found
 
-def _as_channels(x: Array, _: Step) -> Array | None:
-    """Return the keys, or values, (S, H) read in memory order as (H, S); None if that is the same."""
-    batch, length, width = x.shape
-    return None if 1 in (length, width) else x.reshape(batch, width, length).swapaxes(-1, -2)
+    return operand(read)
 
 
 def _guarded(step: Step, epsilon: float) -> Step:
@@ -192,20 +193,6 @@ def _packed(step: Step, _: FaultContext) -> Step | None:
     return with_operand(step, np.where(kept, to_the_left(moved), 0.0))
 
 
-def _rows_as_heads(step: Step, _: FaultContext) -> Step | None:
-    """Return the context with (B, h, S, d) read in memory order as (h, B, S, d); None for one row or one head."""
-    rows, width = len(step.value), step.site.architecture.head_size
-    heads = step.value.shape[-1] // width
-    if 1 in (rows, heads):
-        return None
-
-    def rearranged(x: Array) -> Array:
-        of_heads = split_heads(x, width)
-        return merge_heads(of_heads.reshape(heads, rows, *of_heads.shape[2:]).swapaxes(0, 1))
-
-    return Rearranged(step, rearranged)
-
-
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√(the head size) = {right}",
@@ -217,8 +204,8 @@ FAULTS: tuple[Fault, ...] = (
           operands(lambda step: step.parents[1:] * 2), tried=ALONE),
     Fault("scores-of-queries", SCORES, "the query is multiplied by itself, not the query by the key",
           operands(lambda step: step.parents[:1] * 2), tried=ALONE),
-    Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed", operand(_reshaped),
-          tried=ALONE),
+    Fault("keys-reshaped", SCORES, "the keys of a head are reshaped where they must be transposed",
+          _last_in_order(_TOKENS_LAST_IN_HEADS), tried=ALONE),
     Fault("scores-clipped", SCORES, "the scores are clipped to ±1", rewritten(lambda step: np.clip(step.value, -1.0, 1.0))),
     Fault("scores-capped", SCORES, "the scores z are capped by a tanh: tanh(k z) / k with k² = {value}",
           parameter=Parameter("k²", lambda _: 0.0, lambda _: 1.0 / 2500.0, capped), tried=ALONE),
@@ -235,32 +222,34 @@ FAULTS: tuple[Fault, ...] = (
           probabilities(lambda s, keys: softmax(s, keys, more=1.0))),
     Fault("softmax-denominator-epsilon", PROBS, "{value} is added to the softmax's denominator",
           parameter=Parameter("epsilon", lambda _: 0.0, lambda _: 1e-6, _guarded), tried=ALONE),
-    Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", _in_order(merge=_merged_unmoved)),
+    Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", _in_order(merge=_TO_HEADS_FIRST)),
     Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved",
-          _in_order(merge=_merged_interleaved)),
+          _in_order(merge=_TO_FEATURES_FIRST)),
     Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head",
           operand(lambda x, step: np.tile(x[..., : step.site.architecture.head_size], _heads(step)))),
     Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", reads(beside("key"), 1)),
-    Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved", _in_order(_interleaved)),
-    Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", _in_order(_unmoved)),
+    Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
+          _in_order(_FEATURES_FIRST)),
+    Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", _in_order(_HEADS_FIRST)),
     Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved",
-          _in_order(_interleaved, _merged_interleaved), tried=ALONE),
+          _in_order(_FEATURES_FIRST, _TO_FEATURES_FIRST), tried=ALONE),
     Fault("heads-unmoved", SCORES | CONTEXT, "heads are split and merged by reshapes, without moving the axis",
-          _in_order(_unmoved, _merged_unmoved), tried=ALONE),
+          _in_order(_HEADS_FIRST, _TO_HEADS_FIRST), tried=ALONE),
 )
 # fmt: on
 
 # fmt: off
 LAYOUTS: tuple[Fault, ...] = (
-    Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed", operand(_reshaped),
-          tried=ALONE),
+    Fault("values-reshaped", CONTEXT, "the values of a head are reshaped where they must be transposed",
+          _last_in_order(_TOKENS_LAST_IN_HEADS), tried=ALONE),
     Fault("tokens-as-channels", SCORES | CONTEXT,
           "the keys, or the values, stored token by token, are read as if they were stored channel by channel",
-          operand(_as_channels), tried=ALONE),
+          _last_in_order(_TOKENS_LAST), tried=ALONE),
     Fault("tokens-packed-left", CONTEXT | _LINEAR | {"norm"},
           "the unmasked tokens of a row are written to its beginning, the rest is zero", _packed, tried=ALONE,
           sentences={"linear": "it reads the unmasked tokens of a row from its beginning on, and zeros after them"}),
-    Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)", _rows_as_heads,
+    Fault("heads-rows-exchanged", CONTEXT, "rows and heads are exchanged: (rows, heads) is read as (heads, rows)",
+          _in_order(merge=_HEADS_OUTERMOST),
           extent=ROWS, tried=ALONE),
 )
 # fmt: on
