@@ -34,26 +34,27 @@ def _times(table: str, factor: float) -> Change:
     return change
 
 
-def _waves(positions: Ids, width: int, base: float = 10000.0) -> Array:
-    """Return the sines (even features) and cosines (odd features) of s / base^(2i/H), (…, H)."""
-    feature = np.arange(width)
-    angles = positions[..., None] / base ** (2 * (feature // 2) / width)
-    return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
+def _waves(positions: Ids, exponents: Array, base: float = 10000.0) -> Array:
+    """Return the sines (even features) and cosines (odd features) of s / base^e for the exponent e of each feature, (…, H)."""
+    angles = positions[..., None] / base**exponents
+    return np.where(np.arange(len(exponents)) % 2 == 0, np.sin(angles), np.cos(angles))
 
 
-def _rows(step: Step, rows: Ids) -> Array:
-    """Return the embeddings (B, S, H) of the positions `rows`, (S,) or (B, S); positions past the end of a table are clipped."""
-    if step.site.activation.kind == "sinusoids":
-        found = _waves(rows, step.value.shape[-1])
-    else:
-        table = step.site.parameters["weight"]
-        found = table[np.clip(rows, 0, len(table) - 1)]
-    return np.broadcast_to(found, step.value.shape)
+def _exponents(width: int) -> Array:
+    """Return 2i/H for both features of the pair i, (H,)."""
+    return as_array(2 * (np.arange(width) // 2) / width)
 
 
-def _positions(f: Callable[[Step], Ids]) -> Change:
-    """Return the change that looks up the positions f(step)."""
-    return rewritten(lambda step: _rows(step, f(step)))
+def _looked_up(f: Callable[[Step], Ids]) -> Change:
+    """Return the change that looks up the rows f(step), clipped to the table, or has the sinusoids of the positions f(step)."""
+
+    def rows(step: Step) -> Array:
+        table, chosen = step.site.parameters.get("weight"), f(step)
+        width = step.value.shape[-1]
+        result = _waves(chosen, _exponents(width)) if table is None else table[np.clip(chosen, 0, len(table) - 1)]
+        return np.broadcast_to(result, step.value.shape)
+
+    return rewritten(rows)
 
 
 def _counted(step: Step) -> Ids:
@@ -92,33 +93,14 @@ def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
     return rewritten(lambda step: np.broadcast_to(f(positions(step), step.value.shape[-1]), step.value.shape))
 
 
-def _tutorial(positions: Ids, width: int) -> Array:
-    """Return sin(s / 10000^(2j/H)) at the even features j and cos(s / 10000^(2j/H)) at the odd ones: exponents twice too large."""
-    feature = np.arange(width)
-    angles = positions[..., None] / 10000.0 ** (2 * feature / width)
-    return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
-
-
 def _halves(positions: Ids, width: int) -> Array:
-    waves = _waves(positions, width)
+    waves = _waves(positions, _exponents(width))
     return np.concatenate([waves[..., ::2], waves[..., 1::2]], -1)
 
 
 def _cosine_first(positions: Ids, width: int) -> Array:
-    waves = _waves(positions, width)
-    even, shape = width - width % 2, positions.shape
-    pairs = waves[..., :even].reshape(*shape, -1, 2)[..., ::-1].reshape(*shape, -1)
-    return np.concatenate([pairs, np.cos(np.arcsin(waves[..., even:]))], -1)
-
-
-def _of_rows(f: Callable[[Step], Ids]) -> Change:
-    """Return the change that looks up the rows f(step), clipped to the table."""
-
-    def found(step: Step) -> Array:
-        table = step.site.parameters["weight"]
-        return np.broadcast_to(table[np.clip(f(step), 0, len(table) - 1)], step.value.shape)
-
-    return rewritten(found)
+    angles = positions[..., None] / 10000.0 ** _exponents(width)
+    return np.where(np.arange(width) % 2 == 0, np.cos(angles), np.sin(angles))
 
 
 def _words_scaled(step: Step, context: FaultContext) -> Step | None:
@@ -194,7 +176,7 @@ def _other_distances(f: Callable[[Ids, int], Ids]) -> Change:
         size, tokens = len(step.site.parameters["weight"]) // 2 + 1, np.arange(step.site.batch.length)
         return as_array(f(tokens[:, None] - tokens, size) + size - 1, np.int64)
 
-    return _of_rows(rows)
+    return _looked_up(rows)
 
 
 _ABSENT = rewritten(lambda step: np.zeros_like(step.value))
@@ -209,15 +191,15 @@ def _of_the_other(other: str) -> Change:
 # fmt: off
 FAULTS: tuple[Fault, ...] = (
     Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
-          _positions(lambda s: _counted(s) + 2)),
-    Fault("positions-from-one", POSITIONS, "positions start at 1", _positions(lambda s: _counted(s) + 1)),
+          _looked_up(lambda s: _counted(s) + 2)),
+    Fault("positions-from-one", POSITIONS, "positions start at 1", _looked_up(lambda s: _counted(s) + 1)),
     Fault("positions-from-zero", POSITIONS,
-          "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _positions(_counted)),
+          "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", _looked_up(_counted)),
     Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", _times("position_embeddings", 2.0),
           only=(".position_embeddings", *SUMMED)),
     Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", _times("position_embeddings", 0.0),
           only=(".position_embeddings", *SUMMED)),
-    Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", _positions(_by_mask)),
+    Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", _looked_up(_by_mask)),
     Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm",
           _after_norm("position_embeddings"), only=("embeddings.LayerNorm",)),
     Fault("token-types-after-norm", frozenset({"norm"}), "the token type embedding is added after the norm",
@@ -225,22 +207,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault("embeddings-again", frozenset({"norm"}),
           "the embeddings' result is embedded again: with positions, token types and the norm for a second time", _embedded_again,
           only=("embeddings.LayerNorm",), tried=ALONE),
-    Fault("positions-from-token-types", POSITIONS, "token types are used as positions", _positions(lambda s: s.site.batch.types)),
+    Fault("positions-from-token-types", POSITIONS, "token types are used as positions", _looked_up(lambda s: s.site.batch.types)),
     Fault("positions-sinusoidal", frozenset({"position_lookup"}), "positions are sinusoidal; the checkpoint's table is not used",
           recast(Sinusoids)),
     Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice as large as they should be: i already advances by two",
-          _sinusoids(_tutorial)),
+
+          _sinusoids(lambda s, width: _waves(s, 2.0 * np.arange(width) / width))),
     Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", _sinusoids(_halves)),
     Fault("sinusoid-order", SINUSOIDS, "cosines are at even features, sines at odd features", _sinusoids(_cosine_first)),
     Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000",
-          _sinusoids(lambda s, width: _waves(s, width, 1000.0))),
-    Fault("token-types-ignored", TYPES, "all token types are taken as zero", _of_rows(lambda s: 0 * s.site.batch.types)),
+          _sinusoids(lambda s, width: _waves(s, _exponents(width), 1000.0))),
+    Fault("token-types-ignored", TYPES, "all token types are taken as zero", _looked_up(lambda s: 0 * s.site.batch.types)),
     Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", _times("token_type_embeddings", 0.0),
           only=(".token_type_embeddings", *SUMMED)),
     Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", _times("token_type_embeddings", 2.0),
           only=(".token_type_embeddings", *SUMMED)),
     Fault("token-types-from-mask", TYPES, "the attention mask is used as token types",
-          _of_rows(lambda s: s.site.batch.mask.astype(np.int64))),
+          _looked_up(lambda s: s.site.batch.mask.astype(np.int64))),
     Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", _words_scaled,
           only=(".word_embeddings", *SUMMED), tried=ALONE),
     Fault("token-type-zero-added", SUMS, "the embedding of token type 0 is added to all tokens, besides their own",
