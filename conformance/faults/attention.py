@@ -142,8 +142,8 @@ def _last_in_order(order: _Order) -> Change:
     """Return the change of the order of the keys, or of the values."""
 
     def read(x: Array, step: Step) -> Array | None:
-        found = order(x, step.site.architecture.head_size)
-        return None if np.array_equal(found, x) else found
+        in_order = order(x, step.site.architecture.head_size)
+        return None if np.array_equal(in_order, x) else in_order
 
     return operand(read)
 

@@ -144,10 +144,10 @@ def reads(where: Where, parent: int = 0, read: Callable[[Array], Array] = lambda
     """Return the change by which a step reads another activation in place of a parent; None unless it has the same shape."""
 
     def change(step: Step, context: FaultContext) -> Step | None:
-        found = context.values.get(where(step) or "")
-        if found is None or len(step.parents) <= parent or read(found).shape != step.parents[parent].shape:
+        other = context.values.get(where(step) or "")
+        if other is None or len(step.parents) <= parent or read(other).shape != step.parents[parent].shape:
             return None
-        return with_operand(step, read(found), parent)
+        return with_operand(step, read(other), parent)
 
     return change
 

@@ -216,5 +216,5 @@ def parameters_of(context: FaultContext, name: str, step: Step) -> Mapping[str, 
     """Return the parameters of the activation `name`, by role; None unless their roles and shapes are those of `step`."""
     if name not in context.network.table:
         return None
-    found, own = context.network.site(name).parameters, step.site.parameters
-    return found if {n: p.shape for n, p in found.items()} == {n: p.shape for n, p in own.items()} else None
+    other, own = context.network.site(name).parameters, step.site.parameters
+    return other if {n: p.shape for n, p in other.items()} == {n: p.shape for n, p in own.items()} else None

@@ -42,8 +42,8 @@ def of_layer(which: Callable[[int], int | None]) -> Change:
     def change(step: Step, context: FaultContext) -> Step | None:
         own = step.site.activation.layer
         layer = None if own is None else which(own)
-        found = None if layer is None or layer < 0 else _of_layer(step, context, layer)
-        return None if found is None else Altered(step, lambda _: found[0], found[1])
+        result = None if layer is None or layer < 0 else _of_layer(step, context, layer)
+        return None if result is None else Altered(step, lambda _: result[0], result[1])
 
     return change
 

@@ -64,11 +64,11 @@ def _fused(reading: Callable[[Array, int], Array]) -> Change:
     def change(step: Step, context: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
         names = [end[1:] for end in SELF]
-        found = [parameters_of(context, f"{path}.{each}", step) for each in names]
-        if None in found or step.value.shape[-1] == step.site.architecture.head_size:
+        parts = [parameters_of(context, f"{path}.{each}", step) for each in names]
+        if None in parts or step.value.shape[-1] == step.site.architecture.head_size:
             return None
         own, width = names.index(name), step.site.architecture.head_size
-        rows = {kind: np.stack([parameters[kind] for parameters in found if parameters]) for kind in step.site.parameters}
+        rows = {kind: np.stack([parameters[kind] for parameters in parts if parameters]) for kind in step.site.parameters}
         return with_parameters(step, **{kind: reading(x, width)[own] for kind, x in rows.items()})
 
     return change
@@ -106,8 +106,8 @@ def _pre_norm(step: Step, context: FaultContext) -> Step | None:
 def _reading_mean(step: Step, context: FaultContext) -> Step | None:
     """Return the step of a head that reads the mean of the outputs of the last two layers."""
     layers = step.site.architecture.num_hidden_layers
-    found = [context.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
-    known = [x for x in found if x is not None and x.shape == step.parents[0].shape]
+    states = [context.values.get(layer_input(layer)) for layer in (layers, layers - 1)] if layers > 1 else []
+    known = [x for x in states if x is not None and x.shape == step.parents[0].shape]
     if len(known) < 2:
         return None
     mean = (known[0] + known[1]) / 2.0

@@ -98,10 +98,10 @@ def _after_norm(step: Step, _: FaultContext) -> Step:
 
 def _layer_input_added(step: Step, context: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    found = None if layer is None else context.values.get(layer_input(layer))
-    if found is None or found.shape != step.value.shape:
+    entry = None if layer is None else context.values.get(layer_input(layer))
+    if entry is None or entry.shape != step.value.shape:
         return None
-    return with_operand(step, step.parents[1] + found, 1)
+    return with_operand(step, step.parents[1] + entry, 1)
 
 
 def _bias_again(step: Step, context: FaultContext) -> Step | None:
@@ -165,8 +165,8 @@ def _before_norm(step: Step, context: FaultContext) -> Step | None:
     table, skip = context.network.table, step.parents[1]
     before = step.site.activation.parents[1]
     parents = table[before].parents if before in table else ()
-    found = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
-    known = [x for x in found if x is not None and x.shape == skip.shape]
+    terms = [context.values.get(p, context.values.get(copied_from(table, p))) for p in parents]
+    known = [x for x in terms if x is not None and x.shape == skip.shape]
     if not known or len(known) < len(parents):
         return None
     return with_rounded_parent(with_operand(step, as_array(sum(known[1:], start=known[0])), 1), 1)

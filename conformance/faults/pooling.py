@@ -163,10 +163,10 @@ _TRANSFORM = (_ACT, _NORM)
 def _with_hidden_state(step: Step, context: FaultContext) -> Step | None:
     """Return the norm of the sum with the transform's input; the sum may be rounded to storage."""
     (hidden,) = context.network.table[_DENSE].parents
-    found = context.values.get(hidden)
-    if found is None or found.shape != step.value.shape:
+    hidden_state = context.values.get(hidden)
+    if hidden_state is None or hidden_state.shape != step.value.shape:
         return None
-    return with_rounded_parent(step.replaced(parents=(step.parents[0] + found,)), 0)
+    return with_rounded_parent(step.replaced(parents=(step.parents[0] + hidden_state,)), 0)
 
 
 def _other_order(step: Step, context: FaultContext) -> Step:

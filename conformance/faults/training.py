@@ -88,12 +88,12 @@ def _after_norm(step: Step, context: FaultContext) -> Step | None:
     norm, skip = _norm_of(name, context), _skip(step, context)
     if norm is None or skip is None:
         return None
-    found = context.network.step(norm.name, step.parents[0], skip)
+    normal = context.network.step(norm.name, step.parents[0], skip)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
-        return as_array(_factor(altered) ** 2 * found.roundings(arithmetic).variance())
+        return as_array(_factor(altered) ** 2 * normal.roundings(arithmetic).variance())
 
-    return Altered(step, lambda inner: _factor(inner) * found.value, slack)
+    return Altered(step, lambda inner: _factor(inner) * normal.value, slack)
 
 
 def _before_norm(step: Step, context: FaultContext) -> Step | None:

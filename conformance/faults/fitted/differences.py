@@ -103,11 +103,11 @@ def _rearranged(estimated: Estimated) -> Iterator[Assignment]:
     """Yield which rows, or which columns, are those of others, if each of them is."""
     for axis in range(estimated.right.ndim):
         differs = as_array(np.moveaxis(estimated.differs, axis, 0).reshape(estimated.right.shape[axis], -1).any(1))
-        right, found = (np.moveaxis(a, axis, 0).reshape(len(differs), -1) for a in (estimated.right, estimated.value))
+        right, actual = (np.moveaxis(a, axis, 0).reshape(len(differs), -1) for a in (estimated.right, estimated.value))
         if not 0 < differs.sum() <= MOST_FEATURES:
             return
         order = np.arange(len(right))
-        order[differs] = nearest_slices(right, found[differs])
+        order[differs] = nearest_slices(right, actual[differs])
         rearranged = np.take(estimated.right, order, axis)
         if estimated.equals(rearranged).all():
             what = "elements" if right.shape[1] == 1 else ("rows", "columns")[axis]
@@ -212,14 +212,14 @@ def ends_before_number(text: str) -> tuple[str, float]:
     return before, float(last or 0.0)
 
 
-def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
+def read_instead(read: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
     """Return which numbers are expected and which are read, as a text that ends before its last number, and that number.
 
     Runs of numbers that are all moved by the same amount, or reversed, or replaced by one number, are joined. If a number is
     replaced at some places only, or by several others, the first of these places is given.
 
     Args:
-        found: the numbers that the candidate reads.
+        read: the numbers that the candidate reads.
         expected: the numbers that it should read, of the same shape.
         judged: which of them are judged.
 
@@ -229,8 +229,8 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
         >>> read_instead(np.array([0, 5, 2, 1]), np.array([0, 1, 2, 5]), np.ones(4, bool))
         ('expected 1, estimated 5; expected 5, estimated', 1.0)
     """
-    wrong = judged & (found != expected)
-    pairs = sorted(set(zip(expected[wrong].tolist(), found[wrong].tolist(), strict=True)))
+    wrong = judged & (read != expected)
+    pairs = sorted(set(zip(expected[wrong].tolist(), read[wrong].tolist(), strict=True)))
     if not pairs:
         return "", 0.0
     is_mapping = len({right for right, _ in pairs}) == len(pairs) and not np.isin(expected[judged & ~wrong], expected[wrong]).any()
@@ -239,7 +239,7 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
         place = f"row {at[0]}, position {at[1]}" if len(at) == 2 else f"token {at[0]}"
         return (
             f"{int(wrong.sum())} of {int(judged.sum())} are others, the first at {place}: expected {expected[at]}, estimated",
-            float(found[at]),
+            float(read[at]),
         )
     listed = [_run(run) for run in _runs(pairs)]
     many = f"{len(pairs)} are others, such as " if len(listed) > MOST_RUNS else ""
@@ -247,10 +247,10 @@ def read_instead(found: Ids, expected: Ids, judged: Mask) -> tuple[str, float]:
 
 
 def _runs(pairs: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
-    """Yield the runs of pairs (expected, found) in which the first number grows by 1 and the second changes by 1, 0 or −1."""
+    """Yield the runs of pairs (expected, read) in which the first number grows by 1 and the second changes by 1, 0 or −1."""
     start, step = 0, None
-    for i, ((right, found), (next_right, next_found)) in enumerate(pairwise(pairs)):
-        moved = next_found - found
+    for i, ((right, read), (next_right, next_read)) in enumerate(pairwise(pairs)):
+        moved = next_read - read
         if next_right == right + 1 and abs(moved) <= 1 and step in (None, moved):
             step = moved
         else:
@@ -261,5 +261,5 @@ def _runs(pairs: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]
 
 def _run(run: Sequence[tuple[int, int]]) -> str:
     """Return a run in words."""
-    expected, found = (str(a) if a == b else f"{a} to {b}" for a, b in zip(run[0], run[-1], strict=True))
-    return f"expected {expected}, estimated {found}"
+    expected, read = (str(a) if a == b else f"{a} to {b}" for a, b in zip(run[0], run[-1], strict=True))
+    return f"expected {expected}, estimated {read}"

@@ -64,14 +64,14 @@ class Dropped:
             yield _count(self.dropped, self.known & group, lowest, highest)
         agreements = [p**2 + (1.0 - p) ** 2 for p in (lowest, float(np.clip(0.5, lowest, highest)), highest)]
         for axis in range(self.known.ndim):
-            (one, two), known = neighbours(self.dropped, axis), np.logical_and(*neighbours(self.known, axis))
-            yield _count(one == two, known, min(agreements), max(agreements))
+            (first, second), known = neighbours(self.dropped, axis), np.logical_and(*neighbours(self.known, axis))
+            yield _count(first == second, known, min(agreements), max(agreements))
 
 
-def _count(found: Mask, known: Mask, lowest: float, highest: float) -> BinomialCount:
-    """Return the count of what is found among the known, with the probability between two that is nearest to its share."""
-    successes, total = int((found & known).sum()), int(known.sum())
-    return BinomialCount(successes, total, float(np.clip(successes / max(total, 1), lowest, highest)))
+def _count(successes: Mask, trials: Mask, lowest: float, highest: float) -> BinomialCount:
+    """Return the count of successes among the trials, with the probability between two that is nearest to its share."""
+    count, total = int((successes & trials).sum()), int(trials.sum())
+    return BinomialCount(count, total, float(np.clip(count / max(total, 1), lowest, highest)))
 
 
 def _dropped(step: Step, data: FitData) -> Fit | None:
@@ -122,8 +122,8 @@ def _dropped_before_sum(step: Step, data: FitData) -> Fit | None:
     for _ in range(_SWEEPS):
         summed = kept * x + skip
         slope = (centred * summed).sum(-1, keepdims=True) / energy
-        found = slope * centred + summed.mean(-1, keepdims=True)
-        again = np.abs(found - skip - x) <= np.abs(found - skip)
+        estimate = slope * centred + summed.mean(-1, keepdims=True)
+        again = np.abs(estimate - skip - x) <= np.abs(estimate - skip)
         if (again == kept).all():
             break
         kept = again

@@ -99,7 +99,7 @@ class FitData:
 
 @dataclass(frozen=True)
 class Fitted(Described):
-    """A mistake that is found by fitting.
+    """A mistake that a fit detects.
 
     Attributes:
         name, kinds, sentence, only: as for `Fault`.
@@ -143,6 +143,6 @@ def nearest_fit(step: Step, data: FitData, tried: Sequence[tuple[float, Step]], 
     return Fit(faulty, 1, parameter, value) if data.distance(faulty.value) < data.distance(step.value) else None
 
 
-def nearest_slices(right: Array, found: Array) -> Ids:
-    """Return for each row of `found`, (M, n), the index of the nearest row of `right`, (N, n); of equal rows the first."""
-    return as_array(((right**2).sum(-1) - 2.0 * found @ right.T).argmin(-1), np.int64)
+def nearest_slices(right: Array, actual: Array) -> Ids:
+    """Return for each row of `actual`, (M, n), the index of the nearest row of `right`, (N, n); of equal rows the first."""
+    return as_array(((right**2).sum(-1) - 2.0 * actual @ right.T).argmin(-1), np.int64)

@@ -135,8 +135,8 @@ def _solved(step: Linear, data: FitData) -> _Solution | None:
     With A the inputs and a 1, and H = A A⁺, the residual at row i is (1 − hᵢᵢ) eᵢ − Σⱼ hᵢⱼ eⱼ over j ≠ i. Since H² = H, that sum
     has the variance hᵢᵢ (1 − hᵢᵢ) σ² for the mean square σ² of the errors of an output. It exceeds the error of a small result.
     """
-    inputs, found = data.rows(step.inputs, data.actual)
-    if not np.isfinite(found).all():
+    inputs, actual = data.rows(step.inputs, data.actual)
+    if not np.isfinite(actual).all():
         return None
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     left, sizes, right = np.linalg.svd(columns, full_matrices=False)
@@ -144,10 +144,10 @@ def _solved(step: Linear, data: FitData) -> _Solution | None:
     left, inverse = left[:, kept], right[kept].T / sizes[kept]
     if len(np.unique(inputs, axis=0)) <= len(left.T):
         return None
-    some = as_array((found != 0.0).any(0))
+    some = as_array((actual != 0.0).any(0))
     both = np.concatenate([np.where(some[:, None], step.site.parameters["weight"], 0.0).T, (step.bias * some)[None]])
     for _ in range(2):
-        both = both + inverse @ (left.T @ (found - columns @ both))
+        both = both + inverse @ (left.T @ (actual - columns @ both))
     errors, leverage = _errors_of_outputs(step, data), np.square(left).sum(1)
     slack = np.zeros(step.value.shape)
     slack[data.judged.any(-1)] = np.outer(leverage * (1.0 - leverage), errors**2)
@@ -161,8 +161,8 @@ def _of_solution(step: Linear, solved: _Solution) -> Step:
 
 def _errors_of_outputs(step: Step, data: FitData) -> Array:
     """Return the RMS over the rows of the errors of each output, (O,), which grow with the result."""
-    right, found, allowed = (np.sqrt((x**2).mean(0)) for x in data.rows(step.value, data.actual, data.allowed))
-    return as_array(allowed * np.maximum(found / np.maximum(right, TINY), 1.0))
+    right, actual, allowed = (np.sqrt((x**2).mean(0)) for x in data.rows(step.value, data.actual, data.allowed))
+    return as_array(allowed * np.maximum(actual / np.maximum(right, TINY), 1.0))
 
 
 def _linear(step: Step, data: FitData) -> Fit | None:
@@ -293,18 +293,18 @@ def _initial(step: Step, data: FitData) -> Fit | None:
     out in which errors of the results add more than the sampling error 1/√O.
     """
     assert isinstance(step, Linear)
-    x, found, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
-    if x.size * min(x.shape) > MOST_OPERATIONS or not np.isfinite(found).all():
+    x, actual, right, allowed = data.rows(step.inputs, data.actual, step.value, data.allowed)
+    if x.size * min(x.shape) > MOST_OPERATIONS or not np.isfinite(actual).all():
         return None
     # Errors are proportional to results, which may be much smaller or larger than the right ones.
-    error = float(np.sqrt((allowed**2).mean() * (found**2).mean() / max((right**2).mean(), TINY))) * found.shape[1] ** 0.25
+    error = float(np.sqrt((allowed**2).mean() * (actual**2).mean() / max((right**2).mean(), TINY))) * actual.shape[1] ** 0.25
     of_config, uniform, none = step.site.architecture.initializer_range, 1.0 / math.sqrt(3.0 * x.shape[1]), np.zeros_like(step.bias)
     deviations = dict.fromkeys((of_config, KEPT * of_config, USUAL_RANGE, KEPT * USUAL_RANGE, uniform))
     own_bias, drawn_bias = (np.linalg.svd(a, full_matrices=False)[:2] for a in (x, np.concatenate([x, np.ones((len(x), 1))], 1)))
     draws = [(deviation, bias, own_bias) for deviation in deviations for bias in (none, step.bias)]
     for deviation, bias, (left, sizes) in (*draws, (uniform, none, drawn_bias)):
         kept = sizes * deviation > max(error, sizes[0] * deviation * max(x.shape) * _EPSILON)
-        z, own = (left[:, kept].T @ (y - bias) / (sizes[kept] * deviation)[:, None] for y in (found, right))
+        z, own = (left[:, kept].T @ (y - bias) / (sizes[kept] * deviation)[:, None] for y in (actual, right))
         # The deviation of n numbers has the relative error 1/√(2 n); one that is twice as large is excluded by ln 2 > t / √(2 n).
         if z.size <= data.threshold**2 / (2.0 * math.log(2.0) ** 2) or len(z) < 2:
             continue
@@ -313,7 +313,7 @@ def _initial(step: Step, data: FitData) -> Fit | None:
             solved = _solved(step, data)
             if solved is not None:
                 return Fit(_of_solution(step, solved), solved.weight.size, "deviation", deviation)
-            weight = as_array(np.linalg.lstsq(x, found - bias, rcond=None)[0].T)
+            weight = as_array(np.linalg.lstsq(x, actual - bias, rcond=None)[0].T)
             return Fit(with_parameters(step, weight=weight, bias=bias), weight.size, "deviation", deviation)
     return None
 

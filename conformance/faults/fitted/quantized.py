@@ -98,18 +98,18 @@ def _result(step: Step, data: FitData) -> Fit | None:
     Steps are compared by the median distance: the sum of squares consists of the few ties that were rounded the other way. A result
     that lies within its error of a tie may be rounded either way.
     """
-    found = data.actual[data.judged]
-    if not data.is_finite or not found.max(initial=0.0) > 0.0:
+    actual = data.actual[data.judged]
+    if not data.is_finite or not actual.max(initial=0.0) > 0.0:
         return None
-    largest = (1.0, float(found.max()), float(np.nan_to_num(data.actual).max()))  # The step may be that of padding, too.
+    largest = (1.0, float(actual.max()), float(np.nan_to_num(data.actual).max()))  # The step may be that of padding, too.
 
     def distance(unit: float) -> float:
         return float(np.median(np.abs(data.actual - np.rint(step.value / unit) * unit)[data.judged]))
 
     unit = min((whole / n for whole in largest for n in _EIGHT_BITS), key=distance)
-    if (np.abs(found - np.rint(found / unit) * unit) > data.largest * data.allowed[data.judged]).any():
+    if (np.abs(actual - np.rint(actual / unit) * unit) > data.largest * data.allowed[data.judged]).any():
         return None
-    least, most = np.rint(found.min() / unit) + 0.0, np.rint(found.max() / unit)
+    least, most = np.rint(actual.min() / unit) + 0.0, np.rint(actual.max() / unit)
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         own, quotient = altered.inner.roundings(arithmetic), altered.inner.value / unit

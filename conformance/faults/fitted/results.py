@@ -60,7 +60,7 @@ def _views(step: Step) -> Iterator[_View]:
 
 def _reordered(step: Step, data: FitData, view: _View) -> Fit | None:
     """Return the step with, in place of each wrong slice, the nearest one, by elements that are judged in every slice."""
-    judged, right, found = view.cut(data.judged), view.cut(step.value), view.cut(data.actual)
+    judged, right, actual = view.cut(data.judged), view.cut(step.value), view.cut(data.actual)
     common = np.flatnonzero(judged[judged.any(1)].all(0))
     common = common[np.linspace(0, len(common) - 1, min(len(common), _COMPARED)).astype(int)]
     beyond = data.judged & (np.abs(data.actual - step.value) > data.largest * data.allowed)
@@ -68,7 +68,7 @@ def _reordered(step: Step, data: FitData, view: _View) -> Fit | None:
     if not wrong.any() or not 1 < len(own) <= MOST_FEATURES or len(common) < LEAST_ROWS or not data.is_finite:
         return None
     order = own.copy()
-    order[wrong] = nearest_slices(right[:, common], found[wrong][:, common])
+    order[wrong] = nearest_slices(right[:, common], actual[wrong][:, common])
     moved = int((order != own).sum())
     text, last = read_instead(order, own, there)
     faulty = Rearranged(step, lambda x: view.joined(view.cut(x)[order]).reshape(x.shape))
