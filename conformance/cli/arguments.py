@@ -1,7 +1,7 @@
 """The arguments of all commands: the table of their options, and the parser made from it.
 
 An option is written as its help has it, `-o --output FILE…`: its names, its metavariable, and `…` if it may be repeated. A
-positional argument has no dash; `…` stands for one or more of it, `?` for one or none, and `*` for any number. `!` marks what must
+positional argument has no dash; `…` stands for one or more of it, and `*` for any number. `!` marks what must
 be given, and `=` a default. The metavariable determines the type. The module with a command is imported when the command is run.
 """
 
@@ -149,7 +149,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "trace:run",
         {
             "NAME": "an implementation, golden:NAME (the oracle), or a saved trace",
-            "NAME2?": "a second one, shown beside the first",
             **_SUBJECT,
         },
     ),
@@ -343,11 +342,11 @@ def _add(parser: argparse.ArgumentParser, option: str, about: str) -> None:
         else:
             parser.add_argument(*names, last, action="store_true", help=about)
         return
-    metavar = last.rstrip("…?*!")
+    metavar = last.rstrip("…*!")
     kind = _TYPES.get(metavar, str)
     settings: dict[str, Any] = {"metavar": metavar, "help": about, "type": kind}
     if not names:
-        if count := {"…": "+", "?": "?", "*": "*"}.get(last[-1]):
+        if count := {"…": "+", "*": "*"}.get(last[-1]):
             settings["nargs"] = count
         parser.add_argument(metavar.partition(":")[0].lower(), **settings)
         return

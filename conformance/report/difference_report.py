@@ -8,13 +8,12 @@ from pathlib import Path
 from conformance.checks.trace import Trace
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.activations import placed, table
-from conformance.report.axis import Axis, axis_of, sigma
-from conformance.report.coverage_sentences import rendered
+from conformance.report.coverage_sentences import number
 from conformance.report.difference import Difference
 from conformance.report.document import Document, Row, Span
-from conformance.report.drawings import Points
-from conformance.report.finding_sentences import where
-from conformance.report.findings import findings
+from conformance.report.drawings import Axis, Points, axis_of, sigma
+from conformance.report.finding_sentences import lines, where
+from conformance.report.findings import mistakes
 from conformance.results.records import ActivationRecord
 
 Records = Sequence[ActivationRecord]
@@ -50,12 +49,12 @@ def document(found: Sequence[Difference], traces: tuple[Trace, Trace], judged: t
 
 def _side(letter: str, trace: Trace, records: Records, layers: int) -> tuple[str, Span, int, list[list[str]]]:
     """Return of a trace its name and setting, its verdict, the number of activations that it exposes, and its mistakes in words."""
-    mistakes = [rendered(finding, layers) for finding in findings(records)]
+    every = [lines(finding) for finding in mistakes(records)]
     failed = where(list(dict.fromkeys(r.activation for r in records if r.outcome == "fail")), layers)
-    wrong = f"{len(mistakes)} mistake{'s' * (len(mistakes) > 1)}" if mistakes else f"fails at {failed}" if failed else ""
+    wrong = number(len(every), "mistake") if every else f"fails at {failed}" if failed else ""
     verdict = Span(wrong or "no error when judged alone", "bad" if wrong else "good")
     exposed = len({name for found in trace.activations.values() for name in found})
-    return f"{letter}: {trace.name}, {trace.device}, {trace.dtype}", verdict, exposed, mistakes
+    return f"{letter}: {trace.name}, {trace.device}, {trace.dtype}", verdict, exposed, every
 
 
 def _row(found: Sequence[Difference], axis: Axis) -> Row:

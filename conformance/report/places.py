@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from conformance.judge.error_distribution import Strip
 from conformance.model.activations import placed
-from conformance.report.axis import Axis, axis_of, sigma
 from conformance.report.coverage_sentences import padding
 from conformance.report.document import Row, Span
-from conformance.report.drawings import HeatStrip, Points
+from conformance.report.drawings import Axis, HeatStrip, Points, axis_of, sigma
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
 from conformance.results.records import ActivationRecord, CounterexampleRecord
 

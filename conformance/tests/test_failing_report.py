@@ -13,7 +13,7 @@ from conformance.judge.segment import between
 from conformance.model.batch import Batch
 from conformance.oracle import Network
 from conformance.report.finding_sentences import cause, evidence, sentence
-from conformance.report.findings import findings, layers_of
+from conformance.report.findings import findings
 from conformance.report.representations import case_text
 from conformance.report.unexposed_steps import unexposed_steps
 from conformance.results.case import Case
@@ -122,7 +122,7 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
 ) -> None:
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
-    assert "the equation holds with other parameters than the checkpoint's" in sentence(found, layers_of(activations))
+    assert "the equation holds with other parameters than the checkpoint's" in sentence(found)
     assert (numbers in evidence(found), "amplitude" in evidence(found), usual in cause(found)) == (True, False, True), evidence(
         found
     )
