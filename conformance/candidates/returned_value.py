@@ -24,7 +24,7 @@ from conformance.model.architecture import Architecture
 
 _LEAVES = (str, bytes, type, ModuleType, nn.Module)
 Show = Callable[[str, torch.Tensor], Iterable[tuple[str, Any]]]
-_RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
+RETURNED = "returned "  # start of the keys of returned tensors; no tap has such a key
 _Kind = Literal["output", "state", "other"]
 
 
@@ -169,7 +169,7 @@ class ReturnedValue:
             self._value = call()
         named = named_in(self._value)
         self._is_named = not named.keys().isdisjoint(self._outputs)
-        return {f"{_RETURNED}{name}": returned(value, name) for name, value in named.items()}
+        return {f"{RETURNED}{name}": returned(value, name) for name, value in named.items()}
 
     def compared(self, captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator[tuple[str, Any]]:
         """Yield a pass's activations by name, and at the end a note if a part of the returned value was not compared.
@@ -262,13 +262,13 @@ class ReturnedValue:
         if hooked.shape != returned.shape:
             return f"{start}: one of {tuple(returned.shape)} for {tuple(hooked.shape)}"
         place = tuple(self._differs(hooked, returned).nonzero()[0].tolist())
-        return f"{start}: at {list(place)}, {float(returned[place]):.7g} for {float(hooked[place]):.7g}"
+        return f"{start}: at {list(place)}, {returned[place].item():.7g} for {hooked[place].item():.7g}"
 
 
 def _shown(captured: Iterable[tuple[str, torch.Tensor]], show: Show) -> Iterator[tuple[str, Any]]:
     """Yield activations by name; a returned tensor is in the activation's layout, so that `show` is not applied to it."""
     for key, tensor in captured:
-        yield from [(key.removeprefix(_RETURNED), tensor)] if key.startswith(_RETURNED) else show(key, tensor)
+        yield from [(key.removeprefix(RETURNED), tensor)] if key.startswith(RETURNED) else show(key, tensor)
 
 
 def _digest(rows: torch.Tensor) -> bytes:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,19 +28,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.candidates.arrays import UNCOVERED, Unreadable
+from conformance.candidates.arrays import UNCOMPARED, UNCOVERED, Unreadable
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
 from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
 from conformance.candidates.registry import ModuleRunner
-from conformance.candidates.returned_value import ReturnedValue
+from conformance.candidates.returned_value import RETURNED, ReturnedValue
 from conformance.candidates.tables import OutputMap, absent_tensor, folded, hint, is_of_another_architecture, never_drops
 from conformance.candidates.uncovered import uncovered
 from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.gradients import is_gradient
 from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
@@ -196,15 +198,32 @@ class TorchImplementation:
 
             yield from returned.compared(captured(module, taps, forward), partial(show, batch=batch))
 
-        def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-            def forward() -> dict[str, Any]:
-                tapped = {name for key in taps for name in key.split()}
-                return {n: value for n, value in called(batch).items() if n not in tapped}
+        def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, Any]]:
+            returned, tapped = ReturnedValue(module, a, batch), {name for key in taps for name in key.split()}
+            again: dict[str, torch.Tensor] = {}  # the tapped activations that the module returns by name
 
-            parameters = partial(self._unpacked, module, a)
-            return captured_with_gradients(
+            def forward() -> dict[str, Any]:
+                with eager_if(compiles_hooks):
+                    by_name = returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
+                named = {key.removeprefix(RETURNED): value for key, value in by_name.items()}
+                again.update((f"{RETURNED}{name}", named.pop(name)) for name in tapped & named.keys())
+                return named
+
+            parameters, first = partial(self._unpacked, module, a), list[tuple[str, torch.Tensor]]()
+            captured_pass = captured_with_gradients(
                 module, taps, forward, source, gradient, show=partial(show, batch=batch), parameters=parameters
             )
+
+            def activations() -> Iterator[tuple[str, torch.Tensor]]:
+                for name, tensor in captured_pass:
+                    if is_gradient(name):
+                        first.append((name, tensor))
+                        break
+                    yield name, tensor
+                yield from again.items()
+
+            compared = returned.compared(activations(), lambda name, tensor: [(name, tensor)])
+            return chain((pair for pair in compared if pair[0] != UNCOMPARED), first, captured_pass)
 
         def trainer(training: Training) -> Callable[[Any], Iterator[tuple[str, torch.Tensor]]]:
             assert self.train is not None

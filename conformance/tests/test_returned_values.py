@@ -206,9 +206,19 @@ def test_the_second_of_two_calls_and_what_a_method_returns_are_compared_as_well(
         assert check(by_method, depth="screen").outcome == outcome
 
 
-def test_the_backward_pass_of_a_module_whose_output_is_hooked_and_returned_is_judged(mapped: TorchImplementation) -> None:
-    result = check(mapped, check="gradients", depth="screen")
-    assert result.outcome == "pass", str(result)
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, "pass"), (1.5, "fail")])
+def test_what_a_module_returns_while_gradients_are_recorded_is_compared_as_well(
+    factor: float, outcome: str, mapped: TorchImplementation
+) -> None:
+    def scale() -> float:
+        return factor if torch.is_grad_enabled() else 1.0
+
+    by_name, unnamed = _changed(mapped, lambda states, _: states[-1] * scale()), _around(lambda last, *_: last * scale())
+    assert check(unnamed, depth="screen").outcome == "pass"
+    for candidate in (by_name, unnamed):
+        result = check(candidate, check="gradients", depth="screen")
+        assert result.outcome == outcome, str(result)
+        assert (ANOTHER in result.reason) == (outcome == "fail")
 
 
 def test_hidden_states_that_are_not_exposed_are_named_and_do_not_fail_and_a_wrong_tensor_beside_the_right_one_does() -> None:
