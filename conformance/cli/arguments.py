@@ -101,15 +101,6 @@ _DIAGNOSE = {
     "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
 }
-_EMBEDDING = "an implementation, as for `run`, or a file of embeddings, as for `diagnose`"
-_SIMILARITY = {
-    "A": _EMBEDDING,
-    "B": _EMBEDDING,
-    "--texts FILE!": "the texts, one per line, at least three",
-    **_checkpoint("the network with its pooling: a local sentence-transformers directory", "!"),
-    "--device DEVICE=cpu": "torch device (default: cpu)",
-    "--dtype DTYPE…": f"{_FORMAT_NAMES}; if given twice, the first is for A and the second for B (default: float32)",
-}
 _MODULE = "a subclass of torch.nn.Module, a function that builds a module, or a module; see below"
 _POWER = {
     "--golden NAME…": "a golden, or a folder written by `make` (default: all)",
@@ -157,11 +148,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "diagnose:run",
         _DIAGNOSE,
     ),
-    "similarity": (
-        "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
-        "similarity:run",
-        _SIMILARITY,
-    ),
     "replay": (
         "repeat the failures of a results file",
         "commands:replay",
@@ -203,7 +189,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
     ),
     "golden power": ("list how well each golden detects each mistake", "commands:power", _POWER),
 }
-_WITH_WORKERS = ("diff", "similarity")
 _OF_RUNS = ("run", "report", "replay")
 
 
@@ -293,7 +278,7 @@ def argument_parser() -> argparse.ArgumentParser:
             goldens = golden.add_subparsers(required=True, metavar="verify|make|power")
         description = fill(f"{says[0].upper()}{says[1:]}.")
         made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
-        made.set_defaults(command_name=name, command=_command(entry_point, workers=name in _WITH_WORKERS), parser=made)
+        made.set_defaults(command_name=name, command=_command(entry_point, workers=name == "diff"), parser=made)
         formats = REPORTS_OF_RUNS if name in _OF_RUNS else DOCUMENT_FORMATS
         made.add_argument(
             "--format",

@@ -1,6 +1,6 @@
 """The command `trace`: print the activations of an input step by step, or write them to files in the format of their suffixes.
 
-The network, its inputs, and the activations of each side are those of `diff` and `similarity`, too.
+The network, its inputs, and the activations of each side are those of `diff`, too.
 """
 
 from argparse import Namespace

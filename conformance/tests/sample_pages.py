@@ -13,7 +13,7 @@ from conformance.checks.trace import record
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.changes import changes
 from conformance.report.difference import compare, judged
-from conformance.report.difference_report import document as difference_document
+from conformance.report.difference import document as difference_document
 from conformance.report.page import page
 from conformance.report.trace_report import document as trace_document
 from conformance.results.records import CaseRecords, Note, Results
@@ -81,7 +81,7 @@ def difference_shown() -> str:
     a = replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)
     b = record(HuggingFace("sdpa"), tiny(), "cpu", "float32")
     records = (judged(a, tiny().checkpoint), judged(b, tiny().checkpoint))
-    return page(difference_document(list(compare(a, b, tiny().checkpoint)), (a, b), records))
+    return page(difference_document(list(compare((a, b), records)), (a, b), records))
 
 
 @cache
