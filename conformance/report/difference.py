@@ -2,7 +2,7 @@
 
 A difference begins where one of them has a mistake that the other has not: a step that is right in both, given its own inputs, adds
 no more than rounding, however large the difference is that it passes on. Two errors without a name at the same steps count as one
-mistake if rounding explains that their sizes differ: with one error s and roundings r and r′, |‖s + r‖ − ‖s + r′‖| ≤ ‖r‖ + ‖r′‖, and
+mistake if rounding explains that their sizes differ: with one error s and roundings r and q, |‖s + r‖ − ‖s + q‖| ≤ ‖r‖ + ‖q‖, and
 each of the two is within the limit, the unit of `Finding.excess`.
 """
 
