@@ -21,7 +21,7 @@ from conformance.checks.check import EXAMPLES
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import start_server
 from conformance.judge import DEPTHS
-from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS, REPORTS_OF_RUNS
+from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 Options = Mapping[str, str]
 # The reference of each command, which `COMMAND --help` prints after the options.
@@ -279,7 +279,7 @@ def argument_parser() -> argparse.ArgumentParser:
         description = fill(f"{says[0].upper()}{says[1:]}.")
         made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
         made.set_defaults(command_name=name, command=_command(entry_point, workers=name == "diff"), parser=made)
-        formats = REPORTS_OF_RUNS if name in _OF_RUNS else DOCUMENT_FORMATS
+        formats = tuple(REPORT_FORMATS) if name in _OF_RUNS else DOCUMENT_FORMATS
         made.add_argument(
             "--format",
             choices=("pretty", *formats),

@@ -1,8 +1,8 @@
 """A run from the command line: cases, progress, results file, report and exit code."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from conformance.checks.known_failures import require_matches
@@ -61,19 +61,16 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     return _reported(recording.results, out, how, recording.require_unchanged)
 
 
-@contextmanager
 def _computing(
     candidates: Candidates, options_of: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], out: Path
-) -> Iterator[Callable[[Case], CaseRecords]]:
-    """Yield the function that returns the records of a case; the scripts that show failures are left in the folder `out`."""
+) -> AbstractContextManager[Callable[[Case], CaseRecords]]:
+    """Return the context whose function returns the records of a case; scripts that show failures are left in the folder `out`."""
     folder = out.resolve() / FAILURES
     if jobs == 1:
-        yield lambda case: left_of(candidates.result(case), folder)
-        return
+        return nullcontext(lambda case: left_of(candidates.result(case), folder))
     from conformance.cli.jobs import in_processes
 
-    with in_processes(options_of, jobs, cases, candidates.runs, folder) as pool:
-        yield pool.records
+    return in_processes(options_of, jobs, cases, candidates.runs, folder)
 
 
 def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume: bool) -> Recording:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.faults import BY_NAME, CATALOGUE, Fault, Parameter
+from conformance.faults import CATALOGUE, Fault, Parameter
 from conformance.faults.fault import EVERY_LAYER
 from conformance.faults.fitted import DESCRIPTIONS, FITTED
 from conformance.faults.fitted.fitted_fault import Fitted
@@ -45,18 +45,9 @@ def summaries() -> Mapping[str, str]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the fault of this name, of this number that a pass confirms (`factor of the scores`), or of this pooling."""
-    if written in POOLINGS and (name := f"pooling-{written.removeprefix('mean-')}") in known_faults():
-        return (name,)
-    return tuple(name for name, fault in BY_NAME.items() if fault.parameter and written in _quantities(fault.parameter.quantity))
-
-
-def _quantities(quantity: str) -> tuple[str, ...]:
-    """Return the names of a number: of `factor of the scores (1/√d)` the whole, both parts, and the last words."""
-    first, _, symbol = quantity.removesuffix(")").partition(" (")
-    words = first.split()
-    ends = (" ".join(words[i:]) for i in range(len(words) - 1))  # of two words at least: `clipped below`
-    return tuple(filter(None, (quantity, first, symbol, *ends)))
+    """Return the fault that is this pooling."""
+    name = f"pooling-{written.removeprefix('mean-')}"
+    return (name,) if written in POOLINGS and name in known_faults() else ()
 
 
 def sections(name: str) -> Iterator[Section]:

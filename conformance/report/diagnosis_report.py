@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation
+from conformance.diagnosis.diagnose_black_box import Diagnosis, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, reported_as
-from conformance.judge.number_words import figure
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Document
+from conformance.report.findings import same_phrase
 
 
 def document(found: Diagnosis) -> Document:
@@ -66,23 +66,13 @@ def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
     first: dict[tuple[object, ...], int] = {}
     phrases: dict[int, list[str]] = {}
     for i, e in enumerate(tied):
-        functions = sorted((reported_as(f.name), tuple(_layer(place) for place in f.places)) for f in e.faults)
+        functions = sorted((reported_as(f.name), tuple(LAYER.sub(r"\1", place) for place in f.places)) for f in e.faults)
         index = first.setdefault((e.pooling, e.dtype, *functions), i)
         said = phrases.setdefault(index, [])
-        said += [_phrase(f) for f in e.faults if index != i and reported_as(f.name) != f.name]
+        others = [f for f in e.faults if index != i and reported_as(f.name) != f.name]
+        numbers = [(f.estimate.value, f.estimate.deviation) if f.estimate else (None, None) for f in others]
+        said += [same_phrase(f.name, *number) for f, number in zip(others, numbers, strict=True)]
     return phrases
-
-
-def _layer(place: str) -> str:
-    found = LAYER.fullmatch(place)
-    return found[1] if found else place
-
-
-def _phrase(f: FaultAttribution) -> str:
-    """Return a fault that is the same function as another one as a clause."""
-    same = BY_NAME[f.name].same_as
-    assert same is not None
-    return same.phrase.format(value=figure(f.estimate.value, f.estimate.deviation) if f.estimate else "")
 
 
 def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Iterator[str]:

@@ -91,7 +91,7 @@ def compare(traces: tuple[Trace, Trace], records: tuple[Records, Records]) -> It
             x, y = (trace.activations[name].get(activation) for trace in traces)
             sides = [side.get((label, activation)) for side in of_side]
             local = [r.local.rms if r and r.local else None for r in sides]
-            limit = next((r.limits["rms"] for r in sides if r and r.limits), None)
+            limit = next((r.limits["rms"] for r in sides if r and r.limits and not row.exact), None)
             begins = any(r is not None and (label, activation) in origins for r in sides)
             difference = Difference(name, activation, "", local=(local[0], local[1]), limit=limit, begins=begins)
             if x is None or y is None:
@@ -168,5 +168,6 @@ def _row(of_batches: Sequence[Difference], axis: Axis) -> Row:
     count, only = sum(other.begins for other in of_batches), f"only {d.only}" if d.only else ""
     mark = f"begins in {count} of {len(of_batches)}" if count and len(of_batches) > 1 else "begins here" if count else ""
     points = Points(axis.at(d.local[0]), axis.at(d.local[1]), axis.at(d.limit))
+    local = [sigma(v, "exact" if d.limit is None and not d.begins else "-") for v in d.local]
     there = (f"{d.largest:.3g}", str(list(d.index) or "-"), *(f"{value:.5g}" for value in d.values)) if d.values else ["-"] * 4
-    return name, points, "; ".join(filter(None, (mark, only))), *map(sigma, d.local), sigma(d.limit), *there
+    return name, points, "; ".join(filter(None, (mark, only))), *local, sigma(d.limit), *there

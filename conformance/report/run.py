@@ -39,6 +39,7 @@ def document(results: Results) -> Document:
         "remarks": [Span(str(note), "bad" if note.grave else "odd") for note in results.remarks],
         "ran": counts.ran,
         "matrix": _matrix(groups),
+        "verdicts": [_listed(key, checks) for key, checks in groups.items()] if len(groups) > 1 else [],
         "sections": sections,
         "wrong": [s for s in sections if s.get("fails") and not s["same"]],
         "checks": [_row(c) for c in sorted(results.checks, key=lambda c: ORDER.index(c.outcome))],
@@ -130,6 +131,12 @@ def _matrix(groups: Mapping[Setting, Sequence[CheckRecord]]) -> tuple[list[str],
         (name, *(_verdict(groups.get((name, *each), ())) for each in settings)) for name in dict.fromkeys(key[0] for key in groups)
     ]
     return ["candidate", *map(", ".join, settings)], rows if len(groups) > 1 else []
+
+
+def _listed(key: Setting, checks: Sequence[CheckRecord]) -> Row:
+    """Return the row of a candidate in one setting, for a terminal, on which a matrix may be too wide."""
+    verdict = _verdict(checks)
+    return key[0], ", ".join(key[1:]), Span(verdict.text, verdict.tone), verdict.note
 
 
 def _verdict(checks: Sequence[CheckRecord]) -> Span:
