@@ -202,12 +202,12 @@ def positive_integer(text: str) -> int:
 def seconds(text: str) -> float:
     """Return a positive number of seconds."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not 0.0 < found < math.inf:
+        value = math.nan
+    if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return found
+    return value
 
 
 def utf8(text: str) -> str:

@@ -26,8 +26,8 @@ def _of_results(before: Path, after: Path) -> tuple[Document, int]:
     from conformance.report.changes import changes
     from conformance.results.file import read_results
 
-    found = changes(read_results(before), read_results(after), (str(before), str(after)))
-    return found.document, found.exit_code
+    comparison = changes(read_results(before), read_results(after), (str(before), str(after)))
+    return comparison.document, comparison.exit_code
 
 
 def _of_traces(arguments: Namespace) -> tuple[Document, int]:

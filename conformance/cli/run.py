@@ -43,12 +43,12 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
         if recorded:
             print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
         try:
-            with recording, progress(len(left)) as shown, _computing(candidates, options_of, jobs, left, out) as records_of:
+            with recording, progress(len(left)) as display, _computing(candidates, options_of, jobs, left, out) as records_of:
                 for case in left:
-                    with shown.case(case):
+                    with display.case(case):
                         records = records_of(case)
                         recording.add(records)
-                    shown.ended(records.check.outcome, records.check.seconds)
+                    display.ended(records.check.outcome, records.check.seconds)
                     raise_lost_interrupt()
         except (KeyboardInterrupt, OutputError) as why:
             print_report(document(recording.unfinished), how)
@@ -99,13 +99,13 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
     `require_unchanged` raises `OutputError` if the results file has not the results.
     """
-    page, lost, shown = out.resolve() / _PAGE, list[OutputError](), document(results)
-    for attempt in (require_unchanged, lambda: write({page: "html"}, shown)):
+    page, lost, report = out.resolve() / _PAGE, list[OutputError](), document(results)
+    for attempt in (require_unchanged, lambda: write({page: "html"}, report)):
         try:
             attempt()
         except OutputError as error:
             lost.append(error)
-    print_report(shown, how)
+    print_report(report, how)
     if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:

@@ -82,12 +82,12 @@ def varied(check: str, variation: Mapping[str, Any]) -> str:
     return f"varied by {', '.join(f'{name} {value}' for name, value in variation.items())} (`explain {check}`)"
 
 
-def smallest(check: str, found: CounterexampleRecord) -> str:
+def smallest(check: str, example: CounterexampleRecord) -> str:
     """Return the shape and the variation of the smallest failing batch."""
-    ids, masked = found.batch.get("input_ids"), "" if found.batch.get("attention_mask") else " without a mask"
+    ids, masked = example.batch.get("input_ids"), "" if example.batch.get("attention_mask") else " without a mask"
     if not ids:
         return "smallest failing batch: empty"
-    variation = varied(check, found.variation)
+    variation = varied(check, example.variation)
     return f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"
 
 
@@ -109,7 +109,9 @@ def exclusions(sensitivities: Sequence[Sensitivity]) -> list[str]:
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in sensitivities if s.separable < s.places
     ]
-    detected, unseen = _of(len(sensitivities) - len(some), len(sensitivities)), len(undetectable(sensitivities))
+    every, unseen = len(sensitivities), len(undetectable(sensitivities))
+    whole = f"all {every} mistakes" if every > 1 else "the mistake"
+    detected = f"{every - len(some)} of the {every} mistakes" if some else whole
     none = f"; {unseen} more change none, in this network on these inputs" if unseen else ""
     first = f"would have detected {detected} that change a judged activation here, at every step that they change{none}"
     missed = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f}): "
@@ -136,10 +138,3 @@ def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str,
         if s.right is not None and s.separable and parameter and parameter.quantity:
             within = "not confirmed" if s.smallest is None else f"± {abs(s.smallest - s.right):.2g}"
             yield parameter.quantity, f"{s.right:.7g}", within, s.at, s.fault
-
-
-def _of(found: int, mistakes: int) -> str:
-    """Return in words how many mistakes of several were found."""
-    return (
-        f"{found} of the {mistakes} mistakes" if found < mistakes else f"all {mistakes} mistakes" if mistakes > 1 else "the mistake"
-    )

@@ -45,7 +45,7 @@ class Finding:
             explanation was searched for; may be empty.
         hidden: for an unidentified mistake, a sentence on the unexposed steps in which it may be instead; may be empty.
         deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
-        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
+        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, if it is known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         same: the faults of `others` that are the same function (`Fault.same_as`), as clauses with their numbers.
         closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
@@ -157,14 +157,14 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
     """
     layers = layers_of(activations)
     options = [[e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed]
-    found = defaultdict[str, list[list[FaultRecord]]](list)  # the evidence for each fault, by activation
+    evidence_of = defaultdict[str, list[list[FaultRecord]]](list)  # the evidence for each fault, by activation
     for possible in options:
         evidence = sorted(chain.from_iterable(possible), key=_name)
         for name, of_one in groupby(evidence, key=_name):
-            found[name].append(list(of_one))
+            evidence_of[name].append(list(of_one))
 
     def count(fault: FaultRecord) -> int:
-        every = found[fault.name]
+        every = evidence_of[fault.name]
         return sum(any(_are_alike(fault, other, len(every)) for other in of_one) for of_one in every)
 
     def weight(explanation: _Set) -> tuple[float, bool]:
@@ -172,7 +172,9 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 
     def is_like(explanation: _Set, other: _Set) -> bool:
         pairs = zip(sorted(explanation, key=_name), sorted(other, key=_name), strict=False)
-        return len(explanation) == len(other) and all(a.name == b.name and _are_alike(a, b, len(found[a.name])) for a, b in pairs)
+        return len(explanation) == len(other) and all(
+            a.name == b.name and _are_alike(a, b, len(evidence_of[a.name])) for a, b in pairs
+        )
 
     chosen = dict[int, _Set]()
     for best in sorted(chain.from_iterable(options), key=weight, reverse=True):
@@ -185,8 +187,8 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
     """Return whether the activations of all layers are consistent with an explanation.
 
-    A fault that acts in every layer must be found in all layers but one, whose parameters may be right, by chance or by the
-    mistake; in the layers where it is found, no step on which it acts may pass.
+    A fault that acts in every layer must explain all layers but one, whose parameters may be right, by chance or by the
+    mistake; in the layers that it explains, no step on which it acts may pass.
     """
     of_layers = [(a, m[1]) for a in activations if (m := LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
@@ -207,11 +209,11 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
     """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
-    known, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
-    if known is None or known.extent != SIBLINGS or match is None:
+    entry, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
+    if entry is None or entry.extent != SIBLINGS or match is None:
         return False
     layer = f"encoder.layer.{match[1]}."
-    return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(known.only) for a in activations)
+    return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(entry.only) for a in activations)
 
 
 _Evidence = tuple[ActivationRecord, FaultRecord, _Set, Sequence[_Set]]
@@ -285,7 +287,7 @@ def is_same_function(name: str, reported: str) -> bool:
 
 
 def same_phrase(name: str, value: float | None, deviation: float | None) -> str:
-    """Return a fault that is the same function as the reported one as a clause, with its own number if it has one."""
+    """Return a fault that is the same function as the reported one as a clause, with its number if it has one."""
     same = BY_NAME[name].same_as
     assert same is not None
     return same.phrase.format(value="" if value is None else figure(value, deviation or 0.0))

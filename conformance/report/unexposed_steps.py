@@ -99,12 +99,11 @@ def _rows(names: tuple[str, ...]) -> Mapping[str, Activation]:
     Of several rows of one name, as of a classifier of tokens or of sequences, the one with the latest parents is taken.
     """
     place = {name: i for i, name in enumerate(names)}
-    found: dict[str, Activation] = {}
+    rows: dict[str, Activation] = {}
     for row in _possible_rows(names):
-        known = found.get(row.name)
-        if (row.name in place or row.is_internal) and (known is None or _latest(row, place) > _latest(known, place)):
-            found[row.name] = row
-    return found
+        if row.name in place or row.is_internal:
+            rows[row.name] = max(rows.get(row.name, row), row, key=lambda r: _latest(r, place))
+    return rows
 
 
 def _latest(row: Activation, place: Mapping[str, int]) -> int:
