@@ -64,7 +64,7 @@ class Trace:
     library: str = field(default="", repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    _repr_html_ = deferred("report.trace_report:trace_fragment")
+    _repr_html_ = deferred("report.representations:displayed")
 
 
 def trace(

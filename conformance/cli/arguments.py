@@ -1,7 +1,7 @@
 """The arguments of all commands: the table of their options, and the parser made from it.
 
 An option is written as its help has it, `-o --output FILE…`: its names, its metavariable, and `…` if it may be repeated. A
-positional argument has no dash; `…` stands for one or more of it, `?` for one or none, and `*` for any number. `!` marks what must
+positional argument has no dash; `…` stands for one or more of it, and `*` for any number. `!` marks what must
 be given, and `=` a default. The metavariable determines the type. The module with a command is imported when the command is run.
 """
 
@@ -21,7 +21,7 @@ from conformance.checks.check import EXAMPLES
 from conformance.errors import UsageError
 from conformance.isolation.fork_server import start_server
 from conformance.judge import DEPTHS
-from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS, REPORTS_OF_RUNS
+from conformance.report.output_formats import DOCUMENT_FORMATS, REPORT_FORMATS
 
 Options = Mapping[str, str]
 # The reference of each command, which `COMMAND --help` prints after the options.
@@ -101,15 +101,6 @@ _DIAGNOSE = {
     "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
 }
-_EMBEDDING = "an implementation, as for `run`, or a file of embeddings, as for `diagnose`"
-_SIMILARITY = {
-    "A": _EMBEDDING,
-    "B": _EMBEDDING,
-    "--texts FILE!": "the texts, one per line, at least three",
-    **_checkpoint("the network with its pooling: a local sentence-transformers directory", "!"),
-    "--device DEVICE=cpu": "torch device (default: cpu)",
-    "--dtype DTYPE…": f"{_FORMAT_NAMES}; if given twice, the first is for A and the second for B (default: float32)",
-}
 _MODULE = "a subclass of torch.nn.Module, a function that builds a module, or a module; see below"
 _POWER = {
     "--golden NAME…": "a golden, or a folder written by `make` (default: all)",
@@ -149,7 +140,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "trace:run",
         {
             "NAME": "an implementation, golden:NAME (the oracle), or a saved trace",
-            "NAME2?": "a second one, shown beside the first",
             **_SUBJECT,
         },
     ),
@@ -157,11 +147,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs",
         "diagnose:run",
         _DIAGNOSE,
-    ),
-    "similarity": (
-        "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
-        "similarity:run",
-        _SIMILARITY,
     ),
     "replay": (
         "repeat the failures of a results file",
@@ -204,7 +189,6 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
     ),
     "golden power": ("list how well each golden detects each mistake", "commands:power", _POWER),
 }
-_WITH_WORKERS = ("diff", "similarity")
 _OF_RUNS = ("run", "report", "replay")
 
 
@@ -218,12 +202,12 @@ def positive_integer(text: str) -> int:
 def seconds(text: str) -> float:
     """Return a positive number of seconds."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not 0.0 < found < math.inf:
+        value = math.nan
+    if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return found
+    return value
 
 
 def utf8(text: str) -> str:
@@ -294,8 +278,8 @@ def argument_parser() -> argparse.ArgumentParser:
             goldens = golden.add_subparsers(required=True, metavar="verify|make|power")
         description = fill(f"{says[0].upper()}{says[1:]}.")
         made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
-        made.set_defaults(command_name=name, command=_command(entry_point, workers=name in _WITH_WORKERS), parser=made)
-        formats = REPORTS_OF_RUNS if name in _OF_RUNS else DOCUMENT_FORMATS
+        made.set_defaults(command_name=name, command=_command(entry_point, workers=name == "diff"), parser=made)
+        formats = tuple(REPORT_FORMATS) if name in _OF_RUNS else DOCUMENT_FORMATS
         made.add_argument(
             "--format",
             choices=("pretty", *formats),
@@ -343,11 +327,11 @@ def _add(parser: argparse.ArgumentParser, option: str, about: str) -> None:
         else:
             parser.add_argument(*names, last, action="store_true", help=about)
         return
-    metavar = last.rstrip("…?*!")
+    metavar = last.rstrip("…*!")
     kind = _TYPES.get(metavar, str)
     settings: dict[str, Any] = {"metavar": metavar, "help": about, "type": kind}
     if not names:
-        if count := {"…": "+", "?": "?", "*": "*"}.get(last[-1]):
+        if count := {"…": "+", "*": "*"}.get(last[-1]):
             settings["nargs"] = count
         parser.add_argument(metavar.partition(":")[0].lower(), **settings)
         return

@@ -26,8 +26,8 @@ def run(arguments: Namespace) -> int:
     tables = _named(given, arguments)
     declared = truncated_dimensions(arguments.checkpoint)  # outputs may be whole nevertheless
     dimensions = arguments.dimensions or (declared if declared in map(features_of, tables.values()) else None)
-    with progress(1) as shown, shown.case(source):
-        found = diagnose(
+    with progress(1) as display, display.case(source):
+        diagnosis = diagnose(
             checkpoint,
             batch,
             tables,
@@ -36,8 +36,8 @@ def run(arguments: Namespace) -> int:
             dimensions=dimensions,
             words=words(arguments.checkpoint, batch),
         )
-    emit(document(found), arguments)
-    return 0 if found.conforms else 1
+    emit(document(diagnosis), arguments)
+    return 0 if diagnosis.conforms else 1
 
 
 def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:

@@ -26,21 +26,19 @@ def _of_results(before: Path, after: Path) -> tuple[Document, int]:
     from conformance.report.changes import changes
     from conformance.results.file import read_results
 
-    found = changes(read_results(before), read_results(after), (str(before), str(after)))
-    return found.document, found.exit_code
+    comparison = changes(read_results(before), read_results(after), (str(before), str(after)))
+    return comparison.document, comparison.exit_code
 
 
 def _of_traces(arguments: Namespace) -> tuple[Document, int]:
     """Compare two candidates, traces or goldens."""
     from conformance.cli.trace import in_a_worker, subject, traced
-    from conformance.report.difference import compare, judged
-    from conformance.report.difference_report import document
+    from conformance.report.difference import compare, document, judged
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))
     records = (judged(a, golden.checkpoint), judged(b, golden.checkpoint))
-    failed = {(r.batch, r.activation) for side in records for r in side if r.outcome == "fail"}
-    found = list(compare(a, b, golden.checkpoint, failed))
-    if all(d.only for d in found):
+    differences = list(compare((a, b), records))
+    if all(d.only for d in differences):
         raise UsageError(f"{a.name} and {b.name} expose no activation in common")
-    return document(found, (a, b), records), int(any(d.begins for d in found))
+    return document(differences, (a, b), records), int(any(d.begins for d in differences))

@@ -7,9 +7,10 @@ process cannot share.
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -33,8 +34,13 @@ class _Process:
     is_busy = False
 
 
-def in_processes(options: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], runs: int, folder: Path) -> "Pool":
-    """Return the pool of processes that compute the results of cases; it is a context manager that ends them.
+@contextmanager
+def in_processes(
+    options: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], runs: int, folder: Path
+) -> Iterator[Callable[[Case], CaseRecords]]:
+    """Compute the results of cases in a pool of processes, and yield the function that waits for the result of one.
+
+    The function raises `OutputError` if the process has ended. Processes that still compute at the end are interrupted.
 
     Args:
         options: returns the options of the run in each process.
@@ -44,40 +50,25 @@ def in_processes(options: Callable[[], RunOptions], jobs: int, cases: Sequence[C
         folder: folder of the scripts that failures leave.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // jobs, 1)))  # the processes inherit it
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(jobs, context, _begin, (options, runs, folder))
-    return Pool(executor, {case: executor.submit(_records_of, case) for case in cases})
+    executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin, (options, runs, folder))
+    futures = {case: executor.submit(_records_of, case) for case in cases}
 
-
-class Pool:
-    """Processes that compute the results of cases."""
-
-    def __init__(self, executor: ProcessPoolExecutor, futures: dict[Case, "Future[CaseRecords]"]) -> None:
-        """Store the executor, and what it will have computed."""
-        self._executor, self._futures = executor, futures
-
-    def records(self, case: Case) -> CaseRecords:
-        """Wait for the result of a case and return it; raise `OutputError` if its process has ended."""
-        future = self._futures[case]
-        while not future.done():
-            wait([future], _POLL)
+    def records(case: Case) -> CaseRecords:
+        while not futures[case].done():
+            wait([futures[case]], _POLL)
         try:
-            return future.result()
+            return futures[case].result()
         except BrokenProcessPool as error:
             raise OutputError("a process that computes results has ended") from error
 
-    def __enter__(self) -> "Pool":
-        """Return the pool."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the processes; those that are computing are interrupted."""
-        left = not all(future.done() for future in self._futures.values())
-        processes = multiprocessing.active_children() if left else []
-        self._executor.shutdown(wait=False, cancel_futures=True)
+    try:
+        yield records
+    finally:
+        processes = [] if all(future.done() for future in futures.values()) else multiprocessing.active_children()
+        executor.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
-        self._executor.shutdown()
+        executor.shutdown()
 
 
 def _begin(options: Callable[[], RunOptions], runs: int, folder: Path) -> None:

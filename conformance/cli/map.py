@@ -26,20 +26,20 @@ def run(arguments: Namespace) -> int:
     """
     if arguments.output:
         _require_new_python_file(arguments.output, arguments.module)
-    found = proposal_of(arguments.module, arguments.checkpoint)
-    refusal = _written(found, arguments.output) if arguments.output and found.parameters else None
-    print_report(_document(found, None if refusal else arguments.output), arguments.format)
+    proposal = proposal_of(arguments.module, arguments.checkpoint)
+    refusal = _written(proposal, arguments.output) if arguments.output and proposal.parameters else None
+    print_report(_document(proposal, None if refusal else arguments.output), arguments.format)
     if refusal:
         raise refusal
-    return 0 if found.is_runnable else 1
+    return 0 if proposal.is_runnable else 1
 
 
-def _written(found: "Proposal", output: Path) -> UsageError | None:
+def _written(proposal: "Proposal", output: Path) -> UsageError | None:
     """Write the adaptor; return the error if it cannot be written, so that the proposal is printed before it is raised."""
     from conformance.mapping.source import adaptor
 
     try:
-        output.write_text(adaptor(found), "utf-8")
+        output.write_text(adaptor(proposal), "utf-8")
     except UsageError as error:
         return error
     return None
@@ -74,48 +74,48 @@ def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
     return proposed(factory, path, Path(home).stem if home.endswith(".py") else home, architecture)
 
 
-def _document(found: "Proposal", output: Path | None) -> Document:
-    computed, of = found.coverage
-    layers = found.architecture.num_hidden_layers
+def _document(proposal: "Proposal", output: Path | None) -> Document:
+    computed, of = proposal.coverage
+    layers = proposal.architecture.num_hidden_layers
     matching = f"{computed} of {of} activations of a network of {layers} layers match the oracle"
     view = {
-        "found": found,
+        "proposal": proposal,
         "matching": Span(matching, "good" if computed == of else "odd"),
         "tables": [
             (what, [(evidence, name, proposed) for _, name, proposed, evidence in rows])
-            for what, rows in groupby(found.rows(), key=lambda row: row[0])
+            for what, rows in groupby(proposal.rows(), key=lambda row: row[0])
         ],
-        "questions": [(kind, texts) for kind, texts in (("open", found.open), ("differs", found.differs)) if texts],
-        "next": _next(found, output) if output else "",
+        "questions": [(kind, texts) for kind, texts in (("open", proposal.open), ("differs", proposal.differs)) if texts],
+        "next": _next(proposal, output) if output else "",
     }
     data = {
-        "build": found.builder.text,
-        "call": found.call.arguments,
-        "rows": [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()],
-        "open": found.open,
-        "differs": found.differs,
+        "build": proposal.builder.text,
+        "call": proposal.call.arguments,
+        "rows": [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in proposal.rows()],
+        "open": proposal.open,
+        "differs": proposal.differs,
     }
-    return Document("map", view, found.name, data=data)
+    return Document("map", view, proposal.name, data=data)
 
 
-def _next(found: "Proposal", output: Path) -> str:
+def _next(proposal: "Proposal", output: Path) -> str:
     """Return a sentence on the adaptor that was written, with the command that runs it."""
     from conformance.mapping.source import variable
 
-    if not found.parameters:
-        return f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's"
-    if not found.is_runnable:
+    if not proposal.parameters:
+        return f"{output} is not written: no parameter of {proposal.name} was recognised as one of BERT's"
+    if not proposal.is_runnable:
         return f"the adaptor is in {output}; answer its open questions there before it is run"
-    name = shlex.quote(f"{output}:{variable(found)}")
-    return f"the adaptor is in {output}; next: bert-conformance run {name}{_smallest_golden(found)}"
+    name = shlex.quote(f"{output}:{variable(proposal)}")
+    return f"the adaptor is in {output}; next: bert-conformance run {name}{_smallest_golden(proposal)}"
 
 
-def _smallest_golden(found: "Proposal") -> str:
+def _smallest_golden(proposal: "Proposal") -> str:
     """Return the option of `run` for a golden on which the module can be run; an empty string if it can be run on none of them."""
     from conformance.goldens.golden import load_golden
 
     for name in _SMALL_GOLDENS:
         a = load_golden(name).checkpoint.architecture
-        if not any(eval(each.lacking, {"a": a}) for each in found.requirements):
+        if not any(eval(each.lacking, {"a": a}) for each in proposal.requirements):
             return f" --golden {name}"
     return ""

@@ -84,7 +84,7 @@ def _adaptor(mapped: str | None) -> tuple[str, str]:
     from conformance.cli.map import proposal_of
     from conformance.mapping.source import adaptor, variable
 
-    found = proposal_of(mapped)
-    if not found.is_runnable:
-        raise UsageError(f"{mapped}: the mapping is incomplete:\n  " + "\n  ".join(found.open))
-    return adaptor(found), variable(found)
+    proposal = proposal_of(mapped)
+    if not proposal.is_runnable:
+        raise UsageError(f"{mapped}: the mapping is incomplete:\n  " + "\n  ".join(proposal.open))
+    return adaptor(proposal), variable(proposal)

@@ -33,18 +33,18 @@ def require_writable(arguments: Namespace) -> None:
             raise UsageError(f"{path} is an input of this command; write to another file")
 
 
-def emit(shown: Document, arguments: Namespace) -> None:
+def emit(report: Document, arguments: Namespace) -> None:
     """Write a report to the files of `--output` or, if there are none, print it in the format of `--format`.
 
     Files of other suffixes than those of reports are left to the command.
     """
-    formats = {row.suffix: row for row in REPORT_FORMATS.values()}
-    write({path: formats[path.suffix.lower()].name for path in arguments.output if path.suffix.lower() in formats}, shown)
+    formats = {row.suffix: name for name, row in REPORT_FORMATS.items()}
+    write({path: formats[path.suffix.lower()] for path in arguments.output if path.suffix.lower() in formats}, report)
     if not arguments.output:
-        print_report(shown, arguments.format)
+        print_report(report, arguments.format)
 
 
-def write(files: dict[Path, str], shown: Document) -> None:
+def write(files: dict[Path, str], report: Document) -> None:
     """Write a report to each file, in its format; missing folders are created.
 
     Raises:
@@ -52,7 +52,7 @@ def write(files: dict[Path, str], shown: Document) -> None:
     """
     failures = []
     for path, name in files.items():
-        text = REPORT_FORMATS[name].text(shown)
+        text = REPORT_FORMATS[name].text(report)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
@@ -62,12 +62,12 @@ def write(files: dict[Path, str], shown: Document) -> None:
         raise OutputError("\n".join(failures))
 
 
-def print_report(shown: Document, name: str) -> None:
+def print_report(report: Document, name: str) -> None:
     """Print a report in the format `pretty`, in `long` with what is folded, or in one of `REPORT_FORMATS`."""
     if name in ("pretty", "long"):
-        show(shown, console(), is_long=name == "long")
+        show(report, console(), is_long=name == "long")
     else:
-        sys.stdout.write(REPORT_FORMATS[name].text(shown))
+        sys.stdout.write(REPORT_FORMATS[name].text(report))
 
 
 def rows_document(rows: Sequence[dict[str, Any]]) -> Document:

@@ -1,8 +1,8 @@
 """A run from the command line: cases, progress, results file, report and exit code."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from conformance.checks.known_failures import require_matches
@@ -43,12 +43,12 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
         if recorded:
             print(f"resumed: {len(recorded)} checks are already in {recording.path}, {len(left)} remain", file=sys.stderr)
         try:
-            with recording, progress(len(left)) as shown, _computing(candidates, options_of, jobs, left, out) as records_of:
+            with recording, progress(len(left)) as display, _computing(candidates, options_of, jobs, left, out) as records_of:
                 for case in left:
-                    with shown.case(case):
+                    with display.case(case):
                         records = records_of(case)
                         recording.add(records)
-                    shown.ended(records.check.outcome, records.check.seconds)
+                    display.ended(records.check.outcome, records.check.seconds)
                     raise_lost_interrupt()
         except (KeyboardInterrupt, OutputError) as why:
             print_report(document(recording.unfinished), how)
@@ -61,19 +61,16 @@ def run_all(options_of: Callable[[], RunOptions], out: Path, how: str, *, jobs: 
     return _reported(recording.results, out, how, recording.require_unchanged)
 
 
-@contextmanager
 def _computing(
     candidates: Candidates, options_of: Callable[[], RunOptions], jobs: int, cases: Sequence[Case], out: Path
-) -> Iterator[Callable[[Case], CaseRecords]]:
-    """Yield the function that returns the records of a case; the scripts that show failures are left in the folder `out`."""
+) -> AbstractContextManager[Callable[[Case], CaseRecords]]:
+    """Return the context whose function returns the records of a case; scripts that show failures are left in the folder `out`."""
     folder = out.resolve() / FAILURES
     if jobs == 1:
-        yield lambda case: left_of(candidates.result(case), folder)
-        return
+        return nullcontext(lambda case: left_of(candidates.result(case), folder))
     from conformance.cli.jobs import in_processes
 
-    with in_processes(options_of, jobs, cases, candidates.runs, folder) as pool:
-        yield pool.records
+    return in_processes(options_of, jobs, cases, candidates.runs, folder)
 
 
 def _recording(options: RunOptions, cases: Sequence[Case], out: Path, *, resume: bool) -> Recording:
@@ -102,13 +99,13 @@ def _reported(results: Results, out: Path, how: str, require_unchanged: Callable
 
     `require_unchanged` raises `OutputError` if the results file has not the results.
     """
-    page, lost, shown = out.resolve() / _PAGE, list[OutputError](), document(results)
-    for attempt in (require_unchanged, lambda: write({page: "html"}, shown)):
+    page, lost, report = out.resolve() / _PAGE, list[OutputError](), document(results)
+    for attempt in (require_unchanged, lambda: write({page: "html"}, report)):
         try:
             attempt()
         except OutputError as error:
             lost.append(error)
-    print_report(shown, how)
+    print_report(report, how)
     if how in ("pretty", "long"):
         print(f"\nresults: {out / _RESULTS}\nreport: {out / _PAGE}{_saved_failures(results, out)}", flush=True)
     for loss in lost:

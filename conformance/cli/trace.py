@@ -1,6 +1,6 @@
 """The command `trace`: print the activations of an input step by step, or write them to files in the format of their suffixes.
 
-The network, its inputs, and the activations of each side are those of `diff` and `similarity`, too.
+The network, its inputs, and the activations of each side are those of `diff`, too.
 """
 
 from argparse import Namespace
@@ -25,17 +25,13 @@ USUAL, TOKENIZED = "tiny", "minilm"  # the default goldens: without texts, and w
 
 def run(arguments: Namespace) -> int:
     """Run `trace`; return 0 if there is an activation to show, else 1."""
-    names = [arguments.name, *([arguments.name2] if arguments.name2 else [])]
-    alone = [path for path in arguments.output if path.suffix.lower() == TRACE_SUFFIX]
-    if alone and len(names) > 1:
-        raise UsageError(f"{alone[0]} holds the activations of one implementation; give only one, or write .html or .md")
-    golden = subject(arguments, names)
-    traces = [traced(name, golden, arguments) for name in names]
-    for path in alone:
-        save(traces[0], path)
-    shown = document(*traces)
-    emit(shown, arguments)
-    return 0 if shown.data else 1
+    trace = traced(arguments.name, subject(arguments, [arguments.name]), arguments)
+    for path in arguments.output:
+        if path.suffix.lower() == TRACE_SUFFIX:
+            save(trace, path)
+    report = document(trace)
+    emit(report, arguments)
+    return 0 if report.data else 1
 
 
 def subject(arguments: Namespace, sides: Sequence[str]) -> Golden:

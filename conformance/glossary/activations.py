@@ -39,10 +39,10 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
 
     They include forward passes and, for every loss, backward passes, in evaluation and training mode, and an optimizer step.
     """
-    found: dict[str, dict[str, Activation]] = {}
+    of_name: dict[str, dict[str, Activation]] = {}
     for row in _every_row():
-        found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
-    return {name: tuple(kinds.values()) for name, kinds in found.items()}
+        of_name.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+    return {name: tuple(kinds.values()) for name, kinds in of_name.items()}
 
 
 def _every_row() -> Iterator[Activation]:
@@ -78,18 +78,18 @@ def step_equation(kind: str) -> tuple[str, ...]:
 
 def summaries() -> Mapping[str, str]:
     """Return the short equation of each activation, by generic name."""
-    return {name: " | ".join(dict.fromkeys(row.equation for row in found)) for name, found in rows().items()}
+    return {name: " | ".join(dict.fromkeys(row.equation for row in of_name)) for name, of_name in rows().items()}
 
 
 def sections(name: str) -> Iterator[Section]:
     """Yield the equations, shape, parents, parameters and judgement of an activation."""
-    found = rows()[name]
-    for row in found:
-        yield f"equation ({row.kind})" if len(found) > 1 else "equation", step_equation(row.kind)
-    first = found[0]
+    of_name = rows()[name]
+    for row in of_name:
+        yield f"equation ({row.kind})" if len(of_name) > 1 else "equation", step_equation(row.kind)
+    first = of_name[0]
     yield "shape", (shape(first),)
-    yield "computed from", tuple(dict.fromkeys(generic(parent) for row in found for parent in row.parents))
-    yield "parameters", tuple(dict.fromkeys(generic(parameter) for row in found for parameter in row.parameters.values()))
+    yield "computed from", tuple(dict.fromkeys(generic(parent) for row in of_name for parent in row.parents))
+    yield "parameters", tuple(dict.fromkeys(generic(parameter) for row in of_name for parameter in row.parameters.values()))
     rule = (
         "exact: any difference fails"
         if first.exact

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from conformance.diagnosis.pooling import POOLINGS
-from conformance.faults import BY_NAME, CATALOGUE, Fault, Parameter
+from conformance.faults import CATALOGUE, Fault, Parameter
 from conformance.faults.fault import EVERY_LAYER
 from conformance.faults.fitted import DESCRIPTIONS, FITTED
 from conformance.faults.fitted.fitted_fault import Fitted
@@ -20,19 +20,19 @@ VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers
 
 
 @lru_cache(maxsize=1)
-def known_faults() -> Mapping[str, tuple[Known, ...]]:
-    """Return the faults by name, in the catalogue's order; a name has several faults if it is found in several ways."""
-    found: dict[str, tuple[Known, ...]] = {}
+def faults_by_name() -> Mapping[str, tuple[Known, ...]]:
+    """Return the faults by name, in the catalogue's order; a name has several faults if it is fitted in several ways."""
+    by_name: dict[str, tuple[Known, ...]] = {}
     every: tuple[Known, ...] = (*CATALOGUE, *FITTED)
     for fault in every:
-        found[fault.name] = (*found.get(fault.name, ()), fault)
-    return found
+        by_name[fault.name] = (*by_name.get(fault.name, ()), fault)
+    return by_name
 
 
 def acting_at(places: Iterable[Activation]) -> list[str]:
     """Return the names of the faults that can occur at any of these rows of the table."""
     places = list(places)
-    return [name for name, faults in known_faults().items() if any(_acts_at(faults, row) for row in places)]
+    return [name for name, faults in faults_by_name().items() if any(_acts_at(faults, row) for row in places)]
 
 
 def _acts_at(faults: Iterable[Known], row: Activation) -> bool:
@@ -41,28 +41,21 @@ def _acts_at(faults: Iterable[Known], row: Activation) -> bool:
 
 def summaries() -> Mapping[str, str]:
     """Return the sentence of each fault, by name."""
-    return {name: " / ".join(dict.fromkeys(f.sentence.format(**VALUES) for f in faults)) for name, faults in known_faults().items()}
+    return {
+        name: " / ".join(dict.fromkeys(f.sentence.format(**VALUES) for f in faults)) for name, faults in faults_by_name().items()
+    }
 
 
 def names(written: str) -> tuple[str, ...]:
-    """Return the fault of this name, of this number that a pass confirms (`factor of the scores`), or of this pooling."""
-    if written in POOLINGS and (name := f"pooling-{written.removeprefix('mean-')}") in known_faults():
-        return (name,)
-    return tuple(name for name, fault in BY_NAME.items() if fault.parameter and written in _quantities(fault.parameter.quantity))
-
-
-def _quantities(quantity: str) -> tuple[str, ...]:
-    """Return the names of a number: of `factor of the scores (1/√d)` the whole, both parts, and the last words."""
-    first, _, symbol = quantity.removesuffix(")").partition(" (")
-    words = first.split()
-    ends = (" ".join(words[i:]) for i in range(len(words) - 1))  # of two words at least: `clipped below`
-    return tuple(filter(None, (quantity, first, symbol, *ends)))
+    """Return the fault that is this pooling."""
+    name = f"pooling-{written.removeprefix('mean-')}"
+    return (name,) if written in POOLINGS and name in faults_by_name() else ()
 
 
 def sections(name: str) -> Iterator[Section]:
     """Yield the equations of a fault, the steps where it acts, its cause, source and repair."""
-    faults = known_faults()[name]
-    places = [(generic, row) for generic, found in rows().items() for row in found if _acts_at(faults, row)]
+    faults = faults_by_name()[name]
+    places = [(generic, row) for generic, of_name in rows().items() for row in of_name if _acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
     yield "usual cause", _once(f.cause for f in faults if f.cause)
     yield "how to repair it", _once(f.fix for f in faults)

@@ -20,10 +20,11 @@ def entries(written: str) -> tuple[Entry, ...]:
     Raises:
         UnknownNameError: If nothing has this name; the message gives the nearest names.
     """
-    found = _found(written)
-    if not found:
-        raise UnknownNameError(f"nothing is called {written!r}; {_hint(written)}")
-    return found
+    if not (entries := _entries(written)):
+        names = [*ALIASES, *(name for meanings in summaries().values() for name in meanings)]
+        hint = suggestion(nearest_names(written, names)) or "`bert-conformance explain` lists every name"
+        raise UnknownNameError(f"nothing is called {written!r}; {hint}")
+    return entries
 
 
 def entries_of_words(words: Sequence[str]) -> tuple[Entry, ...]:
@@ -36,28 +37,18 @@ def entries_of_words(words: Sequence[str]) -> tuple[Entry, ...]:
     Raises:
         UnknownNameError: as raised by `entries`, for words that no name begins with, or for the one word that is unknown.
     """
-    left: list[str] = list(words)
-    found: tuple[Entry, ...] = ()
-    while left:
-        lengths = range(len(left), 0, -1)
-        length, these = next(((n, these) for n in lengths if (these := _found(" ".join(left[:n])))), (0, ()))
-        if not these:
-            known = any(_found(word) for word in words)
-            these = entries(left[0] if known else " ".join(left))  # raises
-        found, left = (*found, *these), left[length:]
-    return found
+    if not words:
+        return ()
+    for n in range(len(words), 0, -1):
+        if first := _entries(" ".join(words[:n])):
+            return (*first, *entries_of_words(words[n:]))
+    return entries(words[0] if any(_entries(word) for word in words) else " ".join(words))  # raises
 
 
-def _found(written: str) -> tuple[Entry, ...]:
+def _entries(written: str) -> tuple[Entry, ...]:
     for kind, group in GROUPS.items():
         meanings = group.summaries()
         names = (written,) if written in meanings else tuple(name for name in group.names(written) if name in meanings)
         if names:
             return tuple(Entry(kind, name, meanings[name], tuple(s for s in group.sections(name) if any(s[1]))) for name in names)
     return ()
-
-
-def _hint(written: str) -> str:
-    """Return the nearest names, else how all names are listed."""
-    names = [*ALIASES, *(name for meanings in summaries().values() for name in meanings)]
-    return suggestion(nearest_names(written, names)) or "`bert-conformance explain` lists every name"

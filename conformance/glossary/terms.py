@@ -51,5 +51,5 @@ def sections(name: str) -> Iterator[Section]:
 def names(written: str) -> tuple[str, ...]:
     """Return the term of this name, in any case, in the singular or the plural, with spaces or hyphens, or with an index."""
     plain = _INDEX.sub("", written.lower().replace("-", " ").replace("_", " "))
-    found = (_BY_LOWER_CASE.get(ALIASES.get(name, name).lower()) for name in (plain, plain.removesuffix("s"), f"{plain}s"))
-    return next(((term,) for term in found if term), ())
+    terms = (_BY_LOWER_CASE.get(ALIASES.get(name, name).lower()) for name in (plain, plain.removesuffix("s"), f"{plain}s"))
+    return next(((term,) for term in terms if term), ())

@@ -1,6 +1,6 @@
 """Reports: views of the records, a Markdown document that a template writes over each, and its renderings.
 
-- Views: `run` with `case` and `places`, `changes` (two runs), `difference_report` (two traces), `trace_report` and
+- Views: `run` with `case`, `places` and `repeated`, `changes` (two runs), `difference` (two traces), `trace_report` and
   `diagnosis_report`. The sentences are those of `finding_sentences` (mistake, evidence, cause, repair), `coverage_sentences`
   (exclusions, confirmed numbers) and `unexposed_steps`; `findings` groups failing activations by mistake.
 - Documents: `document`, with its `templates` and the `drawings` of pages.

@@ -10,10 +10,11 @@ from typing import Literal
 
 from msgspec.structs import replace as replace_record
 
-from conformance.report.axis import sigma
-from conformance.report.coverage_sentences import number, place, rendered
+from conformance.report.coverage_sentences import number
 from conformance.report.document import Document, Row, Span
-from conformance.report.findings import Finding, agrees, findings, layers_of
+from conformance.report.drawings import sigma
+from conformance.report.finding_sentences import lines, place
+from conformance.report.findings import Finding, filter_limit, findings, is_same_mistake
 from conformance.results.outcomes import FAILING, ORDER, Outcome
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
@@ -48,15 +49,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class MistakeChange:
-    """A mistake that is new (`worse`) or gone (`better`) in some checks, in words."""
-
-    kind: Kind
-    lines: tuple[str, ...]
-    checks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class CaseChange:
     """The changes of a case: of its check, then of its activations, worst first, ties in the order of computation.
 
@@ -68,16 +60,14 @@ class CaseChange:
     activations: tuple[Change, ...] = ()
     appeared: tuple[Finding, ...] = ()
     vanished: tuple[Finding, ...] = ()
-    layers: int = 0
     is_compared: bool = False
 
     @property
     def kinds(self) -> set[Kind]:
         """All kinds of change in the case; a new mistake is `worse`, one that is gone is `better`."""
-        found: set[Kind] = {c.kind for c in (self.check, *self.activations) if c.kind}
-        found |= {"worse"} if self.appeared else set()
-        found |= {"better"} if self.vanished else set()
-        return found
+        rows: list[Kind | None] = [c.kind for c in (self.check, *self.activations)]
+        rows += ["worse" if self.appeared else None, "better" if self.vanished else None]
+        return {kind for kind in rows if kind}
 
 
 @dataclass(frozen=True)
@@ -114,26 +104,20 @@ class Changes:
         return int(bool(self.kinds & GRAVE) or not self.is_compared or not self.sound)
 
     @property
-    def mistakes(self) -> list[MistakeChange]:
-        """The mistakes that are new or gone, each with all checks that it concerns."""
-        found: dict[tuple[Kind, tuple[str, ...]], list[str]] = {}
+    def mistakes(self) -> dict[tuple[Kind, tuple[str, ...]], list[str]]:
+        """The mistakes in words that are new (`worse`) or gone (`better`), each with all checks that it concerns."""
+        checks: dict[tuple[Kind, tuple[str, ...]], list[str]] = {}
         for case in self.cases:
             for f in case.appeared:
-                found.setdefault(("worse", tuple(rendered(f, case.layers))), []).append(case.check.what)
+                checks.setdefault(("worse", tuple(lines(f))), []).append(case.check.what)
             for f in case.vanished:
-                found.setdefault(("better", tuple(rendered(f, case.layers)[:1])), []).append(case.check.what)
-        return [MistakeChange(*key, tuple(checks)) for key, checks in found.items()]
-
-    @property
-    def rows(self) -> list[Change]:
-        """The rows of the table: of each case that changed its check, then its activations."""
-        return [row for case in self.cases if case.kinds for row in (case.check, *case.activations)]
+                checks.setdefault(("better", tuple(lines(f)[:1])), []).append(case.check.what)
+        return checks
 
     @property
     def headline(self) -> str:
         """The verdict on the changes, followed by the numbers of checks, activations and mistakes that changed."""
         worst = next((kind for kind in KINDS if kind in self.kinds), None)
-        verdict = "worse" if worst in GRAVE else "better" if worst == "better" else "nothing better or worse"
         if worst is None:
             return "no verdict changed" if self.is_compared else "nothing was compared"
         parts = []
@@ -142,32 +126,29 @@ class Changes:
             activations = sum(a.kind == kind for case in self.cases for a in case.activations)
             counts = [number(n, what) for n, what in ((checks, "check"), (activations, "activation")) if n]
             parts += [f"{' and '.join(counts)} {kind}"] if counts else []
-            mistakes = sum(mistake.kind == kind for mistake in self.mistakes)
+            mistakes = sum(of == kind for of, _ in self.mistakes)
             parts += [f"{number(mistakes, 'mistake')} {'new' if kind == 'worse' else 'gone'}"] if mistakes else []
+        verdict = "worse" if worst in GRAVE else "better" if worst == "better" else "nothing better or worse"
         return f"{verdict}: {', '.join(parts)}"
 
     @property
     def document(self) -> Document:
-        """The document: verdict, possible causes, and the table."""
-        unchanged = sum(not case.kinds for case in self.cases)
+        """The document: verdict, possible causes, and the table, which has of each changed case its check, then its activations."""
+        rows = [row for case in self.cases if case.kinds for row in (case.check, *case.activations)]
+        mistakes = [{"kind": kind, "lines": said, "checks": checks} for (kind, said), checks in self.mistakes.items()]
         data = {
-            "names": self.names, "rows": list(map(asdict, self.rows)), "mistakes": list(map(asdict, self.mistakes)),
-            "environment": self.environment, "notes": self.notes, "unchanged": unchanged, "exit_code": self.exit_code,
+            "names": self.names, "rows": list(map(asdict, rows)), "mistakes": mistakes, "environment": self.environment,
+            "notes": self.notes, "unchanged": sum(not case.kinds for case in self.cases), "exit_code": self.exit_code,
         }  # fmt: skip
         tone = "bad" if self.exit_code else "good" if "better" in self.kinds else ""
-        view = {"changes": self, "rows": list(map(_cells, self.rows)), "unchanged": unchanged}
+        view = {**data, "headline": self.headline, "rows": list(map(_cells, rows))}
         return Document("changes", view, "What changed between two runs", tone, data)
 
 
 def _cells(change: Change) -> Row:
     many = f"{change.batches} batches" if change.batches > 1 else ""
-    return (
-        Span(change.what, _TONES.get(change.kind, "") if change.kind else "", note=many),
-        change.kind or "",
-        change.before,
-        change.after,
-        change.reason,
-    )
+    what = Span(change.what, _TONES[change.kind] if change.kind else "", note=many)
+    return what, change.kind or "", change.before, change.after, change.reason
 
 
 def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
@@ -182,7 +163,7 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     candidates = [sorted({c.implementation for c in r.checks}) for r in runs]
     is_pair = [len(of) for of in candidates] == [1, 1] and candidates[0] != candidates[1]
     renamed = [*candidates[0], *candidates[1]] if is_pair else []
-    old, new = ({_key(c, renamed): c for c in r.cases if c.check.golden not in apart} for r in runs)
+    old, new = ({_key(c.check, renamed): c for c in r.cases if c.check.golden not in apart} for r in runs)
     cases = [_case(old.get(key), new.get(key)) for key in {**old, **new}]
     notes = [f"{name}: {note}" for name, r in zip(names, runs, strict=True) for note in r.notes]
     notes += [f"golden {g} is another: its verdicts are not compared" for g in apart]
@@ -193,9 +174,30 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     return Changes(names, tuple(worst_first), tuple(_differing(before, after, renamed)), tuple(notes), after.sound)
 
 
-def _key(case: CaseRecords, renamed: Sequence[str]) -> tuple[str, ...]:
-    c = case.check
+def _key(c: CheckRecord, renamed: Sequence[str]) -> tuple[str, ...]:
     return ("" if renamed else c.implementation, c.golden, c.device, c.dtype, c.check)
+
+
+def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
+    last = after or before
+    assert last is not None
+    title, sides = str(last.check.case), [c.check if c else None for c in (before, after)]
+    if before and before.check.implementation != last.check.implementation:
+        names = (before.check.implementation, last.check.implementation)
+        title = title.replace(names[1], " → ".join(names), 1)
+    reason = after.check.reason if after and after.check.outcome != "pass" else ""
+    outcomes = [_of_check(side) for side in sides]
+    check = Change(_kind(*sides), title, outcomes[0], outcomes[1], reason.strip().partition("\n")[0])
+    if not before or not after:
+        return CaseChange(check)
+    old, new = before.activations, after.activations
+    rows = sorted(_activations(old, new), key=lambda c: KINDS.index(c.kind) if c.kind else len(KINDS))
+    return CaseChange(check, tuple(rows), _new_mistakes(old, new), _new_mistakes(new, old), is_compared=True)
+
+
+def _result(r: CheckRecord | ActivationRecord | None) -> Outcome | None:
+    """Return the outcome; None for a skipped check and for an activation that is not exposed, which have no result."""
+    return None if r is None or r.outcome == ("skip" if isinstance(r, CheckRecord) else "not_observed") else r.outcome
 
 
 def _kind(before: CheckRecord | ActivationRecord | None, after: CheckRecord | ActivationRecord | None) -> Kind | None:
@@ -210,29 +212,6 @@ def _kind(before: CheckRecord | ActivationRecord | None, after: CheckRecord | Ac
     if (was, is_) == ("fail", "xfail"):
         return "known"
     return "worse" if ORDER.index(is_) < ORDER.index(was) else "better"
-
-
-def _result(r: CheckRecord | ActivationRecord | None) -> Outcome | None:
-    """Return the outcome; None for a skipped check and for an activation that is not exposed, which have no result."""
-    return None if r is None or r.outcome == ("skip" if isinstance(r, CheckRecord) else "not_observed") else r.outcome
-
-
-def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
-    old, new = (c.activations if c else () for c in (before, after))
-    last = after or before
-    assert last is not None
-    title = str(last.check.case)
-    if before and before.check.implementation != last.check.implementation:
-        names = (before.check.implementation, last.check.implementation)
-        title = title.replace(names[1], " → ".join(names), 1)
-    sides = [c.check if c else None for c in (before, after)]
-    reason = after.check.reason if after and after.check.outcome != "pass" else ""
-    check = Change(_kind(*sides), title, _of_check(sides[0]), _of_check(sides[1]), reason.strip().partition("\n")[0])
-    if not before or not after:
-        return CaseChange(check)
-    rows = sorted(_activations(old, new), key=lambda c: KINDS.index(c.kind) if c.kind else len(KINDS))
-    mistakes = (_new_mistakes(old, new), _new_mistakes(new, old))
-    return CaseChange(check, tuple(rows), *mistakes, layers_of((*old, *new)), is_compared=True)
 
 
 def _of_check(c: CheckRecord | None) -> str:
@@ -252,18 +231,16 @@ def _of_activation(a: ActivationRecord | None) -> str:
 def _activations(old: Iterable[ActivationRecord], new: Iterable[ActivationRecord]) -> Iterator[Change]:
     """Yield a row for each kind of change of each activation, on the batch with the largest error."""
     sides = [{(a.batch, a.activation): a for a in sorted(of, key=lambda a: -ORDER.index(a.outcome))} for of in (old, new)]
-    found: dict[tuple[str, Kind], list[tuple[ActivationRecord | None, ActivationRecord | None]]] = {}
-    order = dict.fromkeys((a.batch, a.activation) for of in (old, new) for a in of)
-    for key in order:
-        pair = (sides[0].get(key), sides[1].get(key))
+    rows: dict[tuple[str, Kind], list[list[ActivationRecord | None]]] = {}
+    for key in dict.fromkeys((a.batch, a.activation) for of in (old, new) for a in of):
+        pair = [side.get(key) for side in sides]
         if kind := _kind(*pair):
-            found.setdefault((key[1], kind), []).append(pair)
-    for (_, kind), pairs in found.items():
+            rows.setdefault((key[1], kind), []).append(pair)
+    for (_, kind), pairs in rows.items():
         worst = max(pairs, key=lambda pair: max(_excess(a) for a in pair if a))
         record = worst[1] or worst[0]
         assert record is not None
-        before, after = map(_of_activation, worst)
-        yield Change(kind, place(record), before, after, record.reason, len(pairs))
+        yield Change(kind, place(record), _of_activation(worst[0]), _of_activation(worst[1]), record.reason, len(pairs))
 
 
 def _excess(a: ActivationRecord) -> float:
@@ -273,27 +250,14 @@ def _excess(a: ActivationRecord) -> float:
 def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
     """Return the mistakes of `after`, each restricted to the steps at which `before` does not have it.
 
-    Two mistakes are the same if they have the same name and, for a wrong number, the same value within the errors, or if one of
-    them cannot be distinguished from the other. Unidentified mistakes are the same if they are at the same step. Known failures
-    count: declaring a failure as known removes no mistake.
+    Known failures count: declaring a failure as known removes no mistake.
     """
     old, new = (findings(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in of) for of in (before, after))
-    limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
-    elsewhere = []
+    limit, restricted = filter_limit((*before, *after)), []
     for finding in new:
-        there = {step for other in old if _is_same(finding, other, limit) for step in other.steps}
-        steps = tuple(step for step in finding.steps if step not in there)
-        elsewhere += [replace(finding, steps=steps)] if steps else []
-    return tuple(elsewhere)
-
-
-def _is_same(one: Finding, other: Finding, limit: float) -> bool:
-    a, b = one.fault, other.fault
-    if a is None or b is None:
-        return a is b
-    if a.name == b.name:
-        return agrees(a, b, limit)
-    return b.name in one.others or a.name in other.others
+        there = {step for other in old if is_same_mistake(finding, other, limit) for step in other.steps}
+        restricted.append(replace(finding, steps=tuple(step for step in finding.steps if step not in there)))
+    return tuple(f for f in restricted if f.steps)
 
 
 def _differing(before: Results, after: Results, renamed: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -305,12 +269,12 @@ def _differing(before: Results, after: Results, renamed: Sequence[str]) -> Itera
 def _facts(results: Results, renamed: Mapping[str, str]) -> dict[str, str]:
     """Return the versions of the judged candidates, of the libraries, and the conditions of a run, by name."""
     judged = {check.implementation for check in results.checks}
-    found: dict[str, set[str]] = {}
+    values: dict[str, set[str]] = {}
     for header in results.headers:
         for name in sorted(header.implementations.keys() & judged):
             record = header.implementations[name]
-            found.setdefault(renamed.get(name, name), set()).add(f"{record.distribution} {record.version}, {record.origin}")
+            values.setdefault(renamed.get(name, name), set()).add(f"{record.distribution} {record.version}, {record.origin}")
         for what in _ENVIRONMENT:
             if (value := getattr(header, what)) != "":
-                found.setdefault(what, set()).add("none" if value is None else str(value))
-    return {what: " and ".join(sorted(values)) for what, values in found.items()}
+                values.setdefault(what, set()).add("none" if value is None else str(value))
+    return {what: " and ".join(sorted(each)) for what, each in values.items()}

@@ -1,20 +1,15 @@
-"""Texts about records, shared by all output formats. Pure functions of the records."""
+"""Sentences on what was judged and how long it took, and on what a pass excludes. Pure functions of the records."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from conformance.faults import BY_NAME, OF_SOME
 from conformance.numerics.thresholds import SEPARABLE_Z
-from conformance.report.finding_sentences import cause, evidence, repair, sentence
-from conformance.report.findings import Finding, findings
-from conformance.report.unexposed_steps import possibly_before
 from conformance.results.example import largest_sizes
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
-from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
+from conformance.results.records import CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
@@ -31,11 +26,6 @@ def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
     grave = Counter(note.kind for note in notes if note.grave)
     beside = "".join("; results are missing" if kind == "missing" else f"; {number(n, kind)}" for kind, n in grave.items())
     return f"ran {footer.ran} of {total}{rest}{f': {counts}' if counts else ''}{beside}"
-
-
-def subject(check: CheckRecord) -> str:
-    """Return the name of the case of a check: candidate, golden, device, format and check."""
-    return str(check.case)
 
 
 def verdict(check: CheckRecord) -> str:
@@ -92,12 +82,12 @@ def varied(check: str, variation: Mapping[str, Any]) -> str:
     return f"varied by {', '.join(f'{name} {value}' for name, value in variation.items())} (`explain {check}`)"
 
 
-def smallest(check: str, found: CounterexampleRecord) -> str:
+def smallest(check: str, example: CounterexampleRecord) -> str:
     """Return the shape and the variation of the smallest failing batch."""
-    ids, masked = found.batch.get("input_ids"), "" if found.batch.get("attention_mask") else " without a mask"
+    ids, masked = example.batch.get("input_ids"), "" if example.batch.get("attention_mask") else " without a mask"
     if not ids:
         return "smallest failing batch: empty"
-    variation = varied(check, found.variation)
+    variation = varied(check, example.variation)
     return f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; {variation}' if variation else ''}"
 
 
@@ -119,7 +109,9 @@ def exclusions(sensitivities: Sequence[Sensitivity]) -> list[str]:
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places} steps, {weakest(s)})" for s in sensitivities if s.separable < s.places
     ]
-    detected, unseen = _of(len(sensitivities) - len(some), len(sensitivities)), len(undetectable(sensitivities))
+    every, unseen = len(sensitivities), len(undetectable(sensitivities))
+    whole = f"all {every} mistakes" if every > 1 else "the mistake"
+    detected = f"{every - len(some)} of the {every} mistakes" if some else whole
     none = f"; {unseen} more change none, in this network on these inputs" if unseen else ""
     first = f"would have detected {detected} that change a judged activation here, at every step that they change{none}"
     missed = f"could have missed at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f}): "
@@ -146,47 +138,3 @@ def numbers_checked(sensitivities: Iterable[Sensitivity]) -> Iterator[tuple[str,
         if s.right is not None and s.separable and parameter and parameter.quantity:
             within = "not confirmed" if s.smallest is None else f"± {abs(s.smallest - s.right):.2g}"
             yield parameter.quantity, f"{s.right:.7g}", within, s.at, s.fault
-
-
-def _of(found: int, mistakes: int) -> str:
-    """Return in words how many mistakes of several were found."""
-    return (
-        f"{found} of the {mistakes} mistakes" if found < mistakes else f"all {mistakes} mistakes" if mistakes > 1 else "the mistake"
-    )
-
-
-def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
-    """Return the findings, worst first; those of which only the place is known are merged into one."""
-    activations = list(activations)
-    found = findings(activations)
-    bare = [f for f in found if f.fault is None and not f.anatomy and not f.reason]
-    if not bare:
-        return found
-    steps, names = (
-        tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
-    )
-    together = replace(bare[0], steps=steps, activations=names, hidden=possibly_before(names, activations))
-    return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
-
-
-def rendered(finding: Finding, layers: int) -> list[str]:
-    """Return the lines about a mistake: its sentence, evidence, usual cause and repair, or the anatomy if it is unidentified."""
-    lines = (
-        sentence(finding, layers),
-        evidence(finding),
-        cause(finding),
-        repair(finding),
-        finding.hidden,
-        *finding.anatomy,
-    )
-    return [line for line in lines if line]
-
-
-def origin(a: ActivationRecord) -> str:
-    """Return the place of the activation and, for a gradient, the forward step whose backward pass is wrong, if it is known."""
-    return f"backward pass of {a.backward_of}, seen in {place(a)}" if a.backward_of else place(a)
-
-
-def place(a: ActivationRecord) -> str:
-    """Return the name of the activation, followed by the name of the batch if the record has one."""
-    return f"{a.activation} [{a.batch}]" if a.batch else a.activation

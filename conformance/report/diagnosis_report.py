@@ -2,59 +2,61 @@
 
 from collections.abc import Iterator, Sequence
 
-from conformance.diagnosis.diagnose_black_box import Diagnosis, FaultAttribution, RankedExplanation
+from conformance.diagnosis.diagnose_black_box import Diagnosis, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.faults import BY_NAME, reported_as
-from conformance.judge.number_words import figure
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Document
+from conformance.report.findings import same_phrase
 
 
-def document(found: Diagnosis) -> Document:
+def document(diagnosis: Diagnosis) -> Document:
     """Return the document: verdict, facts about the outputs, then the explanations or, after a pass, the excluded faults."""
-    odd = _is_odd_pooling(found, found.pooling)
-    tone = "bad" if not found.conforms else "odd" if odd else "good"
-    same = _same_functions(found.tied)
-    listed = [(found.tied[i], phrases) for i, phrases in same.items()]
+    odd = _is_odd_pooling(diagnosis, diagnosis.pooling)
+    tone = "bad" if not diagnosis.conforms else "odd" if odd else "good"
+    same = _same_functions(diagnosis.tied)
+    listed = [(diagnosis.tied[i], phrases) for i, phrases in same.items()]
     view = {
-        "f": found,
-        "poolings": [(name, _sentence(name, found)) for name in found.poolings],
+        "f": diagnosis,
+        "poolings": [(name, _sentence(name, diagnosis)) for name in diagnosis.poolings],
         "separable": SEPARABLE_Z,
-        "shown": sum(z >= SEPARABLE_Z for z in found.expected_z.values()),
-        "weak": [f"{name} (z = {z:.2g})" for name, z in found.expected_z.items() if 0.0 < z < SEPARABLE_Z],
-        "unseen": [name for name, z in found.expected_z.items() if not z > 0.0],
+        "shown": sum(z >= SEPARABLE_Z for z in diagnosis.expected_z.values()),
+        "weak": [f"{name} (z = {z:.2g})" for name, z in diagnosis.expected_z.items() if 0.0 < z < SEPARABLE_Z],
+        "unseen": [name for name, z in diagnosis.expected_z.items() if not z > 0.0],
         "tied": len(same),
-        "explanations": [[f"{i}. {_headline(e, found)}", *_details(e, found, said)] for i, (e, said) in enumerate(listed, 1)],
-        "others": [_brief(e, found) for e in found.explanations if not e.tied],
+        "explanations": [
+            [f"{i}. {_headline(e, diagnosis)}", *_details(e, diagnosis, said)] for i, (e, said) in enumerate(listed, 1)
+        ],
+        "others": [_brief(e, diagnosis) for e in diagnosis.explanations if not e.tied],
     }
-    return Document("diagnosis", view, _verdict(found), tone, found)
+    return Document("diagnosis", view, _verdict(diagnosis), tone, diagnosis)
 
 
-def _verdict(found: Diagnosis) -> str:
-    if found.conforms:
-        if _is_odd_pooling(found, found.pooling):
-            return f"conforms only if pooling over padding is intended ({found.pooling}); the checkpoint declares no pooling"
+def _verdict(diagnosis: Diagnosis) -> str:
+    if diagnosis.conforms:
+        if _is_odd_pooling(diagnosis, diagnosis.pooling):
+            return f"conforms only if pooling over padding is intended ({diagnosis.pooling}); the checkpoint declares no pooling"
         return "conforms, as far as these outputs show"
-    if not found.explanations:
+    if not diagnosis.explanations:
         return "does not conform, and no set of up to three mistakes of the catalogue explains it"
     return "does not conform"
 
 
-def _sentence(pooling: str, found: Diagnosis) -> str:
-    return POOLINGS[pooling].sentence.format(features=found.features)
+def _sentence(pooling: str, diagnosis: Diagnosis) -> str:
+    return POOLINGS[pooling].sentence.format(features=diagnosis.features)
 
 
-def _name(pooling: str, found: Diagnosis) -> str:
+def _name(pooling: str, diagnosis: Diagnosis) -> str:
     """Return a name of a wrong pooling."""
     if POOLINGS[pooling].is_cut_last:
-        return f"cut to {found.features} features, not normalised again"
+        return f"cut to {diagnosis.features} features, not normalised again"
     return POOLINGS[pooling].mistake or f"pooling {pooling}"
 
 
-def _is_odd_pooling(found: Diagnosis, pooling: str) -> bool:
-    """Return whether a pooling over padding was found where none was declared: embeddings then depend on the batch."""
-    return found.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
+def _is_odd_pooling(diagnosis: Diagnosis, pooling: str) -> bool:
+    """Return whether a pooling is over padding where none was declared: embeddings then depend on the batch."""
+    return diagnosis.undeclared_pooling and bool(pooling) and POOLINGS[pooling].reads_padding
 
 
 def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
@@ -66,27 +68,17 @@ def _same_functions(tied: Sequence[RankedExplanation]) -> dict[int, list[str]]:
     first: dict[tuple[object, ...], int] = {}
     phrases: dict[int, list[str]] = {}
     for i, e in enumerate(tied):
-        functions = sorted((reported_as(f.name), tuple(_layer(place) for place in f.places)) for f in e.faults)
+        functions = sorted((reported_as(f.name), tuple(LAYER.sub(r"\1", place) for place in f.places)) for f in e.faults)
         index = first.setdefault((e.pooling, e.dtype, *functions), i)
         said = phrases.setdefault(index, [])
-        said += [_phrase(f) for f in e.faults if index != i and reported_as(f.name) != f.name]
+        others = [f for f in e.faults if index != i and reported_as(f.name) != f.name]
+        numbers = [(f.estimate.value, f.estimate.deviation) if f.estimate else (None, None) for f in others]
+        said += [same_phrase(f.name, *number) for f, number in zip(others, numbers, strict=True)]
     return phrases
 
 
-def _layer(place: str) -> str:
-    found = LAYER.fullmatch(place)
-    return found[1] if found else place
-
-
-def _phrase(f: FaultAttribution) -> str:
-    """Return a fault that is the same function as another one as a clause."""
-    same = BY_NAME[f.name].same_as
-    assert same is not None
-    return same.phrase.format(value=figure(f.estimate.value, f.estimate.deviation) if f.estimate else "")
-
-
-def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Iterator[str]:
-    yield from _pooling(e, found)
+def _details(e: RankedExplanation, diagnosis: Diagnosis, same: Sequence[str]) -> Iterator[str]:
+    yield from _pooling(e, diagnosis)
     for attribution in e.faults:
         alike = f" (or {', or '.join(same)}; these outputs cannot tell which)" if same and attribution is e.faults[0] else ""
         yield f"{attribution.sentence}{alike}: {attribution.where}"
@@ -95,13 +87,13 @@ def _details(e: RankedExplanation, found: Diagnosis, same: Sequence[str]) -> Ite
     yield _figures(e)
 
 
-def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
+def _pooling(e: RankedExplanation, diagnosis: Diagnosis) -> Iterator[str]:
     """Yield a sentence about a wrong pooling, or one over padding, and its usual cause."""
-    if not e.pooling_differs and not _is_odd_pooling(found, e.pooling):
+    if not e.pooling_differs and not _is_odd_pooling(diagnosis, e.pooling):
         return
     pooling = POOLINGS[e.pooling]
-    expected = f", not {_sentence(found.pooling, found)}" if e.pooling_differs else ""
-    yield f"the embedding is {_sentence(e.pooling, found)}{expected}: in the pooling"
+    expected = f", not {_sentence(diagnosis.pooling, diagnosis)}" if e.pooling_differs else ""
+    yield f"the embedding is {_sentence(e.pooling, diagnosis)}{expected}: in the pooling"
     if not e.pooling_differs:
         yield "the checkpoint declares no pooling; embeddings then depend on the padding of their batch"
     if pooling.is_cut_last:
@@ -110,17 +102,17 @@ def _pooling(e: RankedExplanation, found: Diagnosis) -> Iterator[str]:
         yield f"usual cause: {BY_NAME[pooling.mistake].cause}"
 
 
-def _headline(e: RankedExplanation, found: Diagnosis) -> str:
+def _headline(e: RankedExplanation, diagnosis: Diagnosis) -> str:
     names = [b.name for b in e.faults]
-    if e.pooling_differs or _is_odd_pooling(found, e.pooling):
-        names.insert(0, _name(e.pooling, found))
+    if e.pooling_differs or _is_odd_pooling(diagnosis, e.pooling):
+        names.insert(0, _name(e.pooling, diagnosis))
     if not names:
         names = [f"computed in {e.dtype}"]
     return " and ".join(names)
 
 
-def _brief(e: RankedExplanation, found: Diagnosis) -> str:
-    pooling = _name(e.pooling, found) if e.pooling_differs else ""
+def _brief(e: RankedExplanation, diagnosis: Diagnosis) -> str:
+    pooling = _name(e.pooling, diagnosis) if e.pooling_differs else ""
     return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or pooling or e.dtype
 
 

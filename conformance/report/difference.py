@@ -1,58 +1,51 @@
-"""Differences between two candidates, activation by activation, and the steps at which they begin.
+"""Two candidates, activation by activation: each is judged against the oracle, and their values are compared.
 
-Let a and b be the two values of an activation, f(·) the oracle's step applied to each candidate's own parents, and σ_a and σ_b the
-standard deviations of the two rounding errors. Two differences are computed:
-
-    difference        (a − b)                          in units of the rounding errors of both, accumulated since the token ids
-    begins here       (a − f(parents of a)) − (b − f(parents of b))      in units of √(σ_a² + σ_b²)
-
-The second does not blame steps for a difference that they only pass on. Parents are the nearest activations that both candidates
-expose; a difference that begins in a step that only one candidate exposes is reported at the next step that both expose.
-
-The σ are those of library calls that each round once. Correct candidates may compute in wider arithmetics, so no difference begins
-in steps that pass in both candidates, each judged under its own arithmetic.
-
-`judged` judges a trace's activations against the oracle, as in a run.
+A difference begins where one of them has a mistake that the other has not: a step that is right in both, given its own inputs, adds
+no more than rounding, however large the difference is that it passes on. Two errors without a name at the same steps count as one
+mistake if rounding explains that their sizes differ: with one error s and roundings r and q, |‖s + r‖ − ‖s + q‖| ≤ ‖r‖ + ‖q‖, and
+each of the two is within the limit, the unit of `Finding.excess`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from conformance.checks.trace import Trace, require_same_inputs
+from conformance.goldens.custom_golden import PREFIX
 from conformance.judge.evidence import Verdict
-from conformance.judge.global_error import reference
 from conformance.judge.judge import Judge
-from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
-from conformance.judge.segment import Segment
+from conformance.judge.judged_elements import judged_elements
 from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.activations import placed, table
 from conformance.model.checkpoint import Checkpoint, rounded_weights
-from conformance.numerics.arithmetic import Hypothesis, representative_hypothesis
-from conformance.numerics.formats import Array, Mask
-from conformance.numerics.thresholds import max_threshold, rms_threshold, sidak_share
 from conformance.oracle import Network
+from conformance.report.coverage_sentences import number
+from conformance.report.document import Document, Row, Span
+from conformance.report.drawings import Axis, Points, axis_of, sigma
+from conformance.report.finding_sentences import lines, where
+from conformance.report.findings import Finding, filter_limit, findings, is_same_mistake, mistakes
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord
 from conformance.results.result import Result
 from conformance.results.to_records import activation_records
 
-Places = Collection[tuple[str, str]]  # Names of batches, "" for the only one, each with the name of an activation.
+Records = Sequence[ActivationRecord]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between two candidates, a and b, at one activation on one batch.
+    """The difference between two candidates, A and B, at one activation on one batch.
 
     Attributes:
-        only: `A` or `B` if only that candidate exposes the activation; the other attributes then have their defaults.
-        largest, index, values: largest |a − b| over the judged elements, its index, and a and b there.
-        accumulated: RMS of a − b in units of both accumulated rounding errors; None if that unit is 0 at any judged element.
-        local, local_max: RMS and largest element of the difference that begins here, in sigma; None at exact activations.
-        limit, max_limit: the largest `local` and `local_max` of two correct candidates; None at exact activations.
-        begins: whether `local` or `local_max` exceeds its limit and a step fails in one of the candidates; at exact activations,
-            whether any difference begins here.
+        only: `A` or `B` if only that candidate exposes the activation.
+        largest, index, values: largest |A − B| over the judged elements, its index, and A and B there; of none if `only`.
+        local: the RMS of either candidate's local error in sigma; None if it does not expose the activation, or it is exact.
+        limit: the largest local RMS of a correct candidate; None if there is none.
+        begins: whether one of the candidates fails here by a mistake that the other has not.
     """
 
     batch: str
@@ -61,137 +54,120 @@ class Difference:
     largest: float = 0.0
     index: tuple[int, ...] = ()
     values: tuple[float, float] | None = None
-    accumulated: float | None = None
-    local: float | None = None
+    local: tuple[float | None, float | None] = (None, None)
     limit: float | None = None
-    local_max: float | None = None
-    max_limit: float | None = None
     begins: bool = False
-
-    @property
-    def excess(self) -> float:
-        """The larger ratio of the difference that begins here to its limit; at exact activations infinite or 0."""
-        if self.local is None or self.limit is None or self.local_max is None or self.max_limit is None:
-            return float("inf") if self.begins else 0.0
-        return max(self.local / self.limit, self.local_max / self.max_limit)
-
-
-def compare(a: Trace, b: Trace, checkpoint: Checkpoint, failed: Places | None = None) -> Iterator[Difference]:
-    """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
-
-    `failed` are the activations that fail in one of the traces or in both; None if the traces have not been judged.
-
-    Raises:
-        UsageError: the traces did not run on the same inputs.
-    """
-    require_same_inputs(a, b)
-    weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
-    for name, batch in a.batches.items():
-        networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch.held_in(t.dtype)) for t in (a, b))
-        label = name if len(a.batches) > 1 else ""
-        of_batch = None if failed is None else {activation for batch, activation in failed if batch == label}
-        yield from _batch(name, networks, (a, b), of_batch)
-
-
-def _batch(
-    name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace], failed: Collection[str] | None
-) -> Iterator[Difference]:
-    ours, theirs = (t.activations[name] for t in traces)
-    models = tuple(representative_hypothesis(t.dtype, t.device) for t in traces)
-    sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
-    alpha = sidak_share(2 * len(networks[0].table) * len(traces[0].batches))
-    for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:
-        if activation not in ours and activation not in theirs:
-            continue
-        if activation not in ours or activation not in theirs:
-            yield Difference(name, activation, "A" if activation in ours else "B")
-            continue
-        difference = ours[activation] - theirs[activation]
-        row = networks[0].table[activation]
-        judged = judged_elements(row, networks[0].batch, difference.shape)
-        if not judged.any():
-            continue
-        difference = np.where(judged, difference, 0.0)
-        index = tuple(int(i) for i in np.unravel_index(int(np.abs(difference).argmax()), difference.shape))
-        both = np.broadcast_to(np.sqrt(sigma_a**2 + sigma_b**2), difference.shape)[judged]
-        yield Difference(
-            name,
-            activation,
-            "",
-            float(np.abs(difference).max()),
-            index,
-            (float(ours[activation][index]), float(theirs[activation][index])),
-            float(np.sqrt(np.mean((difference[judged] / both) ** 2))) if both.all() else None,
-            *_local(activation, networks, models, (ours, theirs), judged, alpha, failed),
-        )
-
-
-_Local = tuple[float | None, float | None, float | None, float | None, bool]
-
-
-def _local(
-    activation: str,
-    networks: tuple[Network, ...],
-    models: tuple[Hypothesis, ...],
-    values: tuple[Mapping[str, Array], ...],
-    judged: Mask,
-    alpha: float,
-    failed: Collection[str] | None,
-) -> _Local:
-    """Return the statistics of the difference that begins at an activation.
-
-    These are its RMS and the limit, its largest element and the limit, all in sigma after subtracting the deterministic bounds
-    (None at exact activations, and where a parent is not finite), and whether a difference begins.
-    """
-    residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
-    common = set.intersection(*(set(found) for found in values))
-    sign, exact, may_begin = 1.0, True, failed is None
-    for network, model, found in zip(networks, models, values, strict=True):
-        order = list(network.table)
-        before = {n: _finite(n, v, network) for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
-        segment = Segment(network, activation, before)
-        if not all(np.isfinite(leaf).all() for leaf in segment.leaves.values()):
-            return None, None, None, None, False  # A difference that comes from a step before is not distinguished.
-        residual = residual + sign * (found[activation] - segment.value)
-        variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
-        bound = bound + segment.bound(model)
-        exact = exact and all(step.site.activation.exact for step in segment.steps.values())
-        may_begin = may_begin or any(step in (failed or ()) for step in segment.steps)
-        sign = -1.0
-    if exact:
-        return None, None, None, None, bool(residual[judged].any())
-    scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
-    rows = sums_of_independent_rows(networks[0].table[activation], judged, coupled=True)
-    rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
-    largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
-    exceeds = not (rms <= limit and largest <= largest_limit)  # also if one is NaN
-    return rms, limit, largest, largest_limit, may_begin and exceeds
-
-
-def _finite(name: str, value: Array, network: Network) -> Array:
-    """Return an activation with 0 at elements that are not finite and not judged: nothing that is judged may depend on them."""
-    judged = judged_elements(network.table[name], network.batch, value.shape)
-    return np.where(judged | np.isfinite(value), value, 0.0)
-
-
-def _unrounded(model: Hypothesis) -> Hypothesis:
-    """Return the hypothesis of unrounded parents, the wider of two: a step is blamed only if neither explains the difference."""
-    return Hypothesis(model.arithmetic, "unrounded")
 
 
 def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
-    """Return a record for each activation and batch of a trace; `findings` derives the mistakes from them."""
+    """Return a record for each activation and batch of a trace, judged as in a run."""
     weights, verdicts = rounded_weights(checkpoint, trace.dtype), list[Verdict]()
-    for batch in trace.batches:
-        network = Network(checkpoint.architecture, weights, trace.batches[batch].held_in(trace.dtype))
+    for name, batch in trace.batches.items():
+        network = Network(checkpoint.architecture, weights, batch.held_in(trace.dtype))
         judge = Judge(network, trace.dtype, trace.device, len(trace.batches), recorded=True)
-        label = batch if len(trace.batches) > 1 else ""
-        verdicts += [replace(v, batch=label) for v in select_arithmetic(judge.judge(_of_candidate(trace, batch)))]
+        # a trace holds the candidate's values in float64, which is exact
+        values = ((n, torch.tensor(v).to(getattr(torch, trace.dtype))) for n, v in trace.activations[name].items())
+        label = name if len(trace.batches) > 1 else ""
+        verdicts += [replace(v, batch=label) for v in select_arithmetic(judge.judge(values))]
     case = Case(trace.name, trace.golden, trace.device, trace.dtype)
     return activation_records(Result(case, "pass", "", 0, True, True, 0.0, tuple(verdicts)))
 
 
-def _of_candidate(trace: Trace, batch: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the activations of a batch, converted from the float64 of a trace to the candidate's format, which is exact."""
-    for name, value in trace.activations[batch].items():
-        yield name, torch.tensor(value).to(getattr(torch, trace.dtype))
+def compare(traces: tuple[Trace, Trace], records: tuple[Records, Records]) -> Iterator[Difference]:
+    """Yield the difference at every activation that either trace exposes, batch by batch, in the order of computation.
+
+    `records` are those of `judged` for each trace.
+
+    Raises:
+        UsageError: the traces did not run on the same inputs.
+    """
+    a, b = traces
+    require_same_inputs(a, b)
+    origins = (*_origins(*records), *_origins(*reversed(records)))
+    of_side = [{(r.batch, r.activation): r for r in side} for side in records]
+    for name, batch in a.batches.items():
+        label = name if len(a.batches) > 1 else ""
+        for activation, row in Network(a.architecture, {}, batch).table.items():
+            x, y = (trace.activations[name].get(activation) for trace in traces)
+            sides = [side.get((label, activation)) for side in of_side]
+            local = [r.local.rms if r and r.local else None for r in sides]
+            limit = next((r.limits["rms"] for r in sides if r and r.limits and not row.exact), None)
+            begins = any(r is not None and (label, activation) in origins for r in sides)
+            difference = Difference(name, activation, "", local=(local[0], local[1]), limit=limit, begins=begins)
+            if x is None or y is None:
+                if x is not None or y is not None:
+                    yield replace(difference, only="A" if y is None else "B")
+                continue
+            is_judged = judged_elements(row, batch, x.shape)
+            gap = np.where(is_judged, x - y, 0.0)
+            index = tuple(int(i) for i in np.unravel_index(int(np.abs(gap).argmax()), gap.shape))
+            if is_judged.any():
+                values = (float(x[index]), float(y[index]))
+                yield replace(difference, largest=float(np.abs(gap).max()), index=index, values=values)
+
+
+def _origins(records: Records, others: Records) -> set[tuple[str, str]]:
+    """Return the batches and activations that fail in `records` by a mistake that `others` have not."""
+    theirs, limit = findings(others), filter_limit((*records, *others))
+
+    def is_shared(f: Finding) -> bool:
+        alike = (o for o in theirs if f.steps == o.steps and is_same_mistake(f, o, limit))
+        return any(f.fault or f.excess == o.excess or abs((f.excess or 0.0) - (o.excess or 0.0)) <= 2.0 for o in alike)
+
+    shared = {name for f in findings(records) if is_shared(f) for name in f.activations}
+    refused = {(r.activation, r.reason) for r in others if r.outcome == "fail" and r.reason}
+    failed = [r for r in records if r.outcome == "fail" and (r.activation, r.reason) not in refused]
+    return {(r.batch, r.activation) for r in failed if r.activation not in shared}
+
+
+def document(differences: Sequence[Difference], traces: tuple[Trace, Trace], records: tuple[Records, Records]) -> Document:
+    """Return the document: the steps at which the difference begins, the mistakes of each side, then a row for each activation.
+
+    `differences` are those of `compare`, which are the data for programs.
+    """
+    first, layers = traces[0], traces[0].architecture.num_hidden_layers
+    axis = axis_of(value for d in differences for value in (*d.local, d.limit))
+    by_name = {name: of for name in table(first.architecture) if (of := [d for d in differences if d.activation == name])}
+    begins = where(list(dict.fromkeys(d.activation for d in differences if d.begins)), layers)
+    fails = any(r.outcome == "fail" for side in records for r in side)
+    rows: list[Row] = []
+    for group, of_group in groupby(by_name, lambda name: placed(name)[0]):
+        rows += [(group,), *(_row(by_name[name], axis) for name in of_group)]
+    names = [t.name for t in traces]
+    names = names if names[0] != names[1] else [f"{name} ({letter})" for name, letter in zip(names, "AB", strict=True)]
+    view = {
+        "names": names,
+        "network": Path(first.golden).name if first.golden.startswith(PREFIX) else first.golden,
+        "both": len({d.activation for d in differences if not d.only}),
+        "begins": begins,
+        "same": "both have the same mistakes" if fails else "no difference beyond rounding",
+        "sides": [_side(letter, t, side, layers) for letter, t, side in zip("AB", traces, records, strict=True)],
+        "several": len({d.batch for d in differences}) > 1,
+        "rows": rows,
+        "plot": f"local rms of A ○ and B ●, {axis.reach}",
+    }
+    title = f"{' and '.join(names)}, activation by activation"
+    return Document("difference", view, title, "bad" if begins else "good", list(map(asdict, differences)))
+
+
+def _side(letter: str, trace: Trace, records: Records, layers: int) -> tuple[str, Span, int, list[list[str]]]:
+    """Return of a trace its name and setting, its verdict, the number of activations that it exposes, and its mistakes in words."""
+    every = [lines(finding) for finding in mistakes(records)]
+    failed = where(list(dict.fromkeys(r.activation for r in records if r.outcome == "fail")), layers)
+    wrong = number(len(every), "mistake") if every else f"fails at {failed}" if failed else ""
+    verdict = Span(wrong or "no error when judged alone", "bad" if wrong else "good")
+    exposed = len({name for values in trace.activations.values() for name in values})
+    return f"{letter}: {trace.name}, {trace.device}, {trace.dtype}", verdict, exposed, every
+
+
+def _row(of_batches: Sequence[Difference], axis: Axis) -> Row:
+    """Return the row of an activation, with the numbers of the batch where a difference begins, or else is largest."""
+    d = max(of_batches, key=lambda d: (d.begins, max(v or 0.0 for v in d.local), d.largest))
+    batch = f" [{d.batch}]" if len(of_batches) > 1 else ""
+    name = Span(f"{placed(d.activation)[1]}{batch}", "bad" if d.begins else "quiet" if d.only else "")
+    count, only = sum(other.begins for other in of_batches), f"only {d.only}" if d.only else ""
+    mark = f"begins in {count} of {len(of_batches)}" if count and len(of_batches) > 1 else "begins here" if count else ""
+    points = Points(axis.at(d.local[0]), axis.at(d.local[1]), axis.at(d.limit))
+    local = [sigma(v, "exact" if d.limit is None and not d.begins else "-") for v in d.local]
+    there = (f"{d.largest:.3g}", str(list(d.index) or "-"), *(f"{value:.5g}" for value in d.values)) if d.values else ["-"] * 4
+    return name, points, "; ".join(filter(None, (mark, only))), *local, sigma(d.limit), *there

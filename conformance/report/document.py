@@ -142,8 +142,8 @@ def table(form: Form, heads: Sequence[str], rows: Sequence[Row], most: int | Non
         rows: the rows; one with fewer cells than heads, a single one, is the title of those that follow.
         most: number of rows that other forms than a page have at most.
     """
-    shown = rows if form == "page" else rows[:most]
-    full = [row for row in shown if len(row) == len(heads)]
+    kept_rows = rows if form == "page" else rows[:most]
+    full = [row for row in kept_rows if len(row) == len(heads)]
     if not full:
         return Markup()
 
@@ -160,10 +160,10 @@ def table(form: Form, heads: Sequence[str], rows: Sequence[Row], most: int | Non
             [Markup(f"**{_inserted(form, row[0])}**"), *[Markup()] * (len(kept) - 1)]
             if len(row) < len(heads)
             else [_cell(form, row[c]) for c in kept]
-            for row in shown
+            for row in kept_rows
         ),
     ]
-    more = len(rows) - len(shown)
+    more = len(rows) - len(kept_rows)
     rest = f"\nand {more} more, which JSON and the page have\n" if more else ""
     return Markup("\n".join(["", *(f"| {' | '.join(line)} |" for line in lines), rest]))
 

@@ -1,18 +1,17 @@
-"""Findings in words: the sentence, the evidence and the usual cause of each mistake."""
+"""Mistakes in words: the sentence, the evidence, the usual cause and the repair of each, and names of steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from conformance.faults import BY_NAME
 from conformance.faults.fault import Fault, ignored
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, Fitted
-from conformance.judge import SCREENED
 from conformance.judge.number_words import enumerated, figure, hard_coded
 from conformance.judge.residual_description import HALF, format_of
 from conformance.judge.step_phrases import backward_place, phrases, ranged
 from conformance.model.activations import LAYER
 from conformance.model.training import is_of_a_run, parameter_of, step_of
-from conformance.report.axis import bounded
-from conformance.report.findings import REDUCED, Finding, findings, is_same, layers_of
+from conformance.report.drawings import bounded
+from conformance.report.findings import REDUCED, Finding, findings, is_same_function
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
@@ -25,17 +24,10 @@ DESCRIBED = "no mistake of the catalogue explains it, but "  # precedes the sent
 
 def findings_of(result: Result) -> tuple[NamedFinding, ...]:
     """Return the mistakes of a result in words, worst first."""
-    return in_words(activation_records(result))
-
-
-def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...]:
-    """Return the mistakes of one case in words, worst first."""
-    activations = list(activations)
-    layers = layers_of(activations)
     return tuple(
         NamedFinding(
             f.fault.name if f.fault else None,
-            sentence(f, layers),
+            sentence(f),
             evidence(f),
             cause(f),
             f.steps,
@@ -44,25 +36,31 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
             tuple(filter(None, (f.hidden, *f.anatomy))),
             f.fault is not None and f.fault.name in DESCRIPTIONS,
         )
-        for f in findings(activations)
+        for f in findings(activation_records(result))
     )
 
 
-def sentence(finding: Finding, layers: int) -> str:
+def lines(finding: Finding) -> list[str]:
+    """Return the lines about a mistake: its sentence, evidence, usual cause and repair, or the anatomy if it is unidentified."""
+    every = (sentence(finding), evidence(finding), cause(finding), repair(finding), finding.hidden, *finding.anatomy)
+    return [line for line in every if line]
+
+
+def sentence(finding: Finding) -> str:
     """Return one sentence about a mistake: its place, its nature, and the faults that cannot be distinguished from it."""
-    if finding.fault is None:
-        place = where(finding.steps, layers, finding.backward_of)
-        return f"{place}: {finding.reason or (SCREENED if finding.screened else UNNAMED + rounding(finding.anatomy))}"
+    f = finding.fault
+    if f is not None and is_reduced(f.name):
+        place = where_reduced(finding.steps, finding.layers)
+    else:
+        place = where(finding.steps, finding.layers, finding.backward_of)
+    if f is None:
+        return f"{place}: {finding.reason or UNNAMED + rounding(finding.anatomy)}"
     numbers = finding.numbers or [""] * len(finding.others)
-    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same(o, finding.fault.name)]
+    named = [(o, n) for o, n in zip(finding.others, numbers, strict=True) if not is_same_function(o, f.name)]
     others = ", ".join(f"{o} ({n})" if n else o for o, n in named)
     same = f" (or {', or '.join(finding.same)}; the exposed activations cannot tell which)" if finding.same else ""
     alike = f"; with these inputs and exposed activations it cannot be distinguished from {others}" if others else ""
-    if is_reduced(finding.fault.name):
-        place = where_reduced(finding.steps, layers)
-    else:
-        place = where(finding.steps, layers, finding.backward_of)
-    return f"{place}: {_said(finding.fault, finding.closed_forms)}{same}{alike}"
+    return f"{place}: {_nature(f, finding.closed_forms)}{same}{alike}"
 
 
 def evidence(finding: Finding) -> str:
@@ -79,15 +77,13 @@ def evidence(finding: Finding) -> str:
         numbers, what = "; ".join(_listed(finding.estimates)), next((k.estimates for k in FITTED if k.name == f.name), "")
         estimate = f"{what or 'estimated'}: {numbers}" if numbers else f"estimated: {what}" if what else ""
         figures = [*([] if "±" in numbers else [f"z = {bounded(f.z)}"]), *filter(None, [estimate])]
-        label = f"{f.name}, a description" if f.name in DESCRIPTIONS else f.name
-        return f"{label}: {', '.join(figures)}"
+        return f"{f.name}{', a description' if f.name in DESCRIPTIONS else ''}: {', '.join(figures)}"
     if is_reduced(f.name):  # The amplitude is not 1, since a part of the rounding depends on the order of operations.
         return f"{f.name}: z = {bounded(f.z)}"
     if f.estimate is None or f.deviation is None:
         return f"{f.name}: amplitude {f.amplitude:.3f}, z = {bounded(f.z)}"
-    number = f"estimated {f.parameter} = {_estimate(f)}"
     expected = "" if f.right is None else f", expected {f.right:.7g}"
-    return f"{f.name}: {number}{expected}{_contradictions(finding.deviating)}"
+    return f"{f.name}: estimated {f.parameter} = {_estimate(f)}{expected}{_contradictions(finding.deviating)}"
 
 
 def _estimate(f: FaultRecord) -> str:
@@ -110,40 +106,40 @@ def _listed(texts: Sequence[str]) -> Sequence[str]:
 
 def cause(finding: Finding) -> str:
     """Return the usual cause of a mistake, or a possible cause of what is only described, with its source, or an empty text."""
-    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
-    if not known or not known[0].cause:
+    entry = _entry(finding.fault.name, finding.steps) if finding.fault else None
+    if entry is None or not entry.cause:
         return ""
-    source = f" ({known[0].source})" if known[0].source != "constructed" else ""
-    how = "possible" if known[0].name in DESCRIPTIONS else "usual"
-    return f"{how} cause: {known[0].cause}{source}"
+    source = "" if entry.source == "constructed" else f" ({entry.source})"
+    return f"{'possible' if entry.name in DESCRIPTIONS else 'usual'} cause: {entry.cause}{source}"
 
 
 def repair(finding: Finding) -> str:
     """Return how a mistake is usually repaired; empty if it is unidentified."""
-    known = _known(finding.fault.name, finding.steps) if finding.fault else ()
-    return f"repair: {known[0].fix}" if known else ""
+    entry = _entry(finding.fault.name, finding.steps) if finding.fault else None
+    return f"repair: {entry.fix}" if entry else ""
 
 
-def _said(f: FaultRecord, closed_forms: Sequence[str]) -> str:
-    known = next(iter(_known(f.name)), None)
-    if known is None:
+def _nature(f: FaultRecord, closed_forms: Sequence[str]) -> str:
+    """Return what a mistake is, with its estimated number: as the default of another library or a closed form, if it is one."""
+    entry = _entry(f.name)
+    if entry is None:
         return f.name
-    said = known.sentence_at(f.kind) if isinstance(known, Fault) else DESCRIBED * known.is_description + known.sentence
+    said = entry.sentence_at(f.kind) if isinstance(entry, Fault) else DESCRIBED * entry.is_description + entry.sentence
     value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
     right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return said.format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
-    value = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
-    values = " or ".join(f"{default:.4g}" for default in defaults) or value
+    closed = next((line for line in closed_forms if line.startswith(f"{value} = ")), value)
+    values = " or ".join(f"{default:.4g}" for default in defaults) or closed
     return said.format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
-def _known(name: str, steps: Sequence[str] = ()) -> list[Fault | Fitted]:
-    """Return the faults of that name that can occur at all of these steps; empty if the catalogue has none."""
+def _entry(name: str, steps: Sequence[str] = ()) -> Fault | Fitted | None:
+    """Return the first fault of that name that can occur at all of these steps; None if the catalogue has none."""
     of_name: list[Fault | Fitted] = [BY_NAME[name]] if name in BY_NAME else [f for f in FITTED if f.name == name]
-    return [fault for fault in of_name if all(step.endswith(fault.only) for step in steps)]
+    return next((fault for fault in of_name if all(step.endswith(fault.only) for step in steps)), None)
 
 
 def where(steps: Sequence[str], layers: int, backward_of: Mapping[str, str] = {}) -> str:
@@ -177,8 +173,17 @@ def where_reduced(steps: Sequence[str], layers: int) -> str:
     kinds = list(dict.fromkeys(kind for _, kind in inside))
     if len(kinds) <= MOST_KINDS:
         return "; ".join(phrases(steps, layers))
-    of_layers = sorted({f"encoder.layer.{layer}.{kinds[0]}" for layer, _ in inside})
-    (phrase,) = phrases(of_layers, layers)
-    named = phrase.removesuffix(f", {kinds[0]}")
+    (phrase,) = phrases(sorted({f"encoder.layer.{layer}.{kinds[0]}" for layer, _ in inside}), layers)
     outside = [step for step in steps if not LAYER.fullmatch(step)]
-    return "; ".join([f"{named}, {len(kinds)} kinds of step, {kinds[0]} to {kinds[-1]}", *phrases(outside, layers)])
+    counted = f"{phrase.removesuffix(f', {kinds[0]}')}, {len(kinds)} kinds of step, {kinds[0]} to {kinds[-1]}"
+    return "; ".join([counted, *phrases(outside, layers)])
+
+
+def origin(a: ActivationRecord) -> str:
+    """Return the place of the activation and, for a gradient, the forward step whose backward pass is wrong, if it is known."""
+    return f"backward pass of {a.backward_of}, seen in {place(a)}" if a.backward_of else place(a)
+
+
+def place(a: ActivationRecord) -> str:
+    """Return the name of the activation, followed by the name of the batch if the record has one."""
+    return f"{a.activation} [{a.batch}]" if a.batch else a.activation

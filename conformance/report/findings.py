@@ -39,12 +39,13 @@ class Finding:
         others: names of faults that cannot be distinguished from this one.
         excess: largest error divided by its limit, maximized over the explained activations; None if there is no limit.
         activations: names of the activations that the mistake explains.
-        anatomy: sentences that describe the error of an unidentified mistake, or state on which batch its name was found.
-        screened: whether no explanation was searched for.
-        reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape; may be empty.
+        layers: the number of the network's encoder layers.
+        anatomy: sentences that describe the error of an unidentified mistake, or state which batch identified it.
+        reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape, or `SCREENED` if no
+            explanation was searched for; may be empty.
         hidden: for an unidentified mistake, a sentence on the unexposed steps in which it may be instead; may be empty.
         deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
-        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, as far as known.
+        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, if it is known.
         numbers: for each of `others` its estimated number in words; empty if it has none.
         same: the faults of `others` that are the same function (`Fault.same_as`), as clauses with their numbers.
         closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
@@ -56,8 +57,8 @@ class Finding:
     others: tuple[str, ...]
     excess: float | None
     activations: tuple[str, ...]
+    layers: int = 0
     anatomy: tuple[str, ...] = ()
-    screened: bool = False
     reason: str = ""
     hidden: str = ""
     estimates: tuple[str, ...] = ()
@@ -88,22 +89,55 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     named = [_with_rounding(_finding(group), nameless, activations) for group in _grouped(chosen)]
     reduced = {f.fault.name for f in named if f.fault}
     unnamed = [_unnamed(alike, activations) for alike in _alike(a for a in nameless if fault_of(a) not in reduced)]
-    backward_of = {a.activation: a.backward_of for a in activations if a.backward_of}
-    found = [replace(f, backward_of={s: backward_of[s] for s in f.steps if s in backward_of}) for f in (*named, *unnamed)]
-    return sorted(found, key=lambda f: -(float("inf") if f.excess is None else f.excess))
+    backward_of, layers = {a.activation: a.backward_of for a in activations if a.backward_of}, layers_of(activations)
+    placed = [
+        replace(f, layers=layers, backward_of={s: backward_of[s] for s in f.steps if s in backward_of}) for f in (*named, *unnamed)
+    ]
+    return sorted(placed, key=lambda f: -(float("inf") if f.excess is None else f.excess))
+
+
+def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
+    """Return the findings; those of which only the place is known are merged into one."""
+    activations = list(activations)
+    every = findings(activations)
+    bare = [f for f in every if f.fault is None and not f.anatomy and f.reason in ("", SCREENED)]
+    if not bare:
+        return every
+    steps, names = (
+        tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
+    )
+    together = replace(bare[0], steps=steps, activations=names, hidden=possibly_before(names, activations))
+    return [together if f is bare[0] else f for f in every if f is bare[0] or f not in bare]
+
+
+def is_same_mistake(a: Finding, b: Finding, limit: float) -> bool:
+    """Return whether two findings, of two runs or two checks, are one mistake.
+
+    They have the same name and, within `limit` standard deviations, the same number; or one cannot be distinguished from the
+    other; or both are unidentified.
+    """
+    if a.fault is None or b.fault is None:
+        return a.fault is b.fault
+    if a.fault.name == b.fault.name:
+        return agrees(a.fault, b.fault, limit)
+    return b.fault.name in a.others or a.fault.name in b.others
+
+
+def filter_limit(activations: Iterable[ActivationRecord]) -> float:
+    """Return the largest threshold of the matched filters' |z| at these activations."""
+    return max((a.limits.get("filter", 0.0) for a in activations), default=0.0)
 
 
 def _with_rounding(finding: Finding, nameless: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
     """Return the finding of reduced precision with the unexplained errors of its size, which are taken for the same mistake."""
     same = [a for a in nameless if finding.fault and fault_of(a) == finding.fault.name]
-    if not same:
-        return finding
     order = {a.activation: i for i, a in enumerate(activations)}
     steps, names = (
         tuple(sorted({*old, *(a.activation for a in same)}, key=lambda step: order.get(step, 0)))
         for old in (finding.steps, finding.activations)
     )
-    return replace(finding, steps=steps, activations=names, excess=_largest([finding.excess, *(a.excess for a in same)]))
+    excess = _largest([finding.excess, *(a.excess for a in same)])
+    return replace(finding, steps=steps, activations=names, excess=excess) if same else finding
 
 
 def layers_of(activations: Iterable[ActivationRecord]) -> int:
@@ -123,14 +157,14 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
     """
     layers = layers_of(activations)
     options = [[e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed]
-    found = defaultdict[str, list[list[FaultRecord]]](list)  # the evidence for each fault, by activation
+    evidence_of = defaultdict[str, list[list[FaultRecord]]](list)  # the evidence for each fault, by activation
     for possible in options:
         evidence = sorted(chain.from_iterable(possible), key=_name)
         for name, of_one in groupby(evidence, key=_name):
-            found[name].append(list(of_one))
+            evidence_of[name].append(list(of_one))
 
     def count(fault: FaultRecord) -> int:
-        every = found[fault.name]
+        every = evidence_of[fault.name]
         return sum(any(_are_alike(fault, other, len(every)) for other in of_one) for of_one in every)
 
     def weight(explanation: _Set) -> tuple[float, bool]:
@@ -138,7 +172,9 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 
     def is_like(explanation: _Set, other: _Set) -> bool:
         pairs = zip(sorted(explanation, key=_name), sorted(other, key=_name), strict=False)
-        return len(explanation) == len(other) and all(a.name == b.name and _are_alike(a, b, len(found[a.name])) for a, b in pairs)
+        return len(explanation) == len(other) and all(
+            a.name == b.name and _are_alike(a, b, len(evidence_of[a.name])) for a, b in pairs
+        )
 
     chosen = dict[int, _Set]()
     for best in sorted(chain.from_iterable(options), key=weight, reverse=True):
@@ -151,8 +187,8 @@ def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[Activation
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
     """Return whether the activations of all layers are consistent with an explanation.
 
-    A fault that acts in every layer must be found in all layers but one, whose parameters may be right, by chance or by the
-    mistake; in the layers where it is found, no step on which it acts may pass.
+    A fault that acts in every layer must explain all layers but one, whose parameters may be right, by chance or by the
+    mistake; in the layers that it explains, no step on which it acts may pass.
     """
     of_layers = [(a, m[1]) for a in activations if (m := LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
@@ -173,11 +209,11 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
 
 def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
     """Return whether a fault that must act on all its activations of a layer together leaves one that passes."""
-    known, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
-    if known is None or known.extent != SIBLINGS or match is None:
+    entry, match = BY_NAME.get(fault.name), LAYER.fullmatch(fault.step)
+    if entry is None or entry.extent != SIBLINGS or match is None:
         return False
     layer = f"encoder.layer.{match[1]}."
-    return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(known.only) for a in activations)
+    return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(entry.only) for a in activations)
 
 
 _Evidence = tuple[ActivationRecord, FaultRecord, _Set, Sequence[_Set]]
@@ -222,49 +258,49 @@ def _are_alike(a: FaultRecord, b: FaultRecord, count: int) -> bool:
 
 
 def _finding(group: Sequence[_Evidence]) -> Finding:
-    strongest = max((fault for _, fault, *_ in group), key=lambda f: abs(f.z))
-    sharpest = min(
-        (fault for _, fault, *_ in group if fault.deviation is not None),
-        key=lambda f: (f.deviation or 0.0, -abs(f.z)),
-        default=strongest,
-    )
+    evidence = [fault for _, fault, *_ in group]
+    strongest = max(evidence, key=lambda f: abs(f.z))
+    estimated = [f for f in evidence if f.estimate is not None and f.deviation is not None]
+    reported = min(estimated, key=lambda f: (_deviation(f), -abs(f.z)), default=strongest)
     if strongest.name in LARGEST:
-        sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
-    excesses, lines = [a.excess for a, *_ in group], dict.fromkeys(line for a, *_ in group for line in a.anatomy)
+        reported = max(evidence, key=lambda f: f.estimate or 0.0)
+    lines = dict.fromkeys(line for a, *_ in group for line in a.anatomy)
     others = _others(group)
-    reported = sharpest if sharpest.estimate is not None else strongest
     return Finding(
         reported,
-        tuple(dict.fromkeys(fault.step for _, fault, *_ in group)),
+        tuple(dict.fromkeys(f.step for f in evidence)),
         others,
-        _largest(excesses),
+        _largest([a.excess for a, *_ in group]),
         tuple(dict.fromkeys(a.activation for a, *_ in group)),
-        estimates=tuple(dict.fromkeys(text for _, fault, *_ in group if (text := fitted_number(fault)))),
+        estimates=tuple(dict.fromkeys(_fitted_number(f) for f in evidence if f.estimate is not None and f.name not in BY_NAME)),
         numbers=tuple(_number_of(name, group) for name in others),
-        same=tuple(_phrase_of(name, group) for name in others if is_same(name, strongest.name)),
+        same=tuple(_phrase_of(name, group) for name in others if is_same_function(name, strongest.name)),
         anatomy=tuple(line for line in lines if line.startswith(FURTHER)),
         closed_forms=tuple(line for line in lines if not line.startswith(FURTHER)),
-        deviating=tuple(dict.fromkeys(fault for _, fault, *_ in group if not _are_alike(fault, reported, len(group)))),
+        deviating=tuple(dict.fromkeys(f for f in evidence if not _are_alike(f, reported, len(group)))),
     )
 
 
-def is_same(name: str, reported: str) -> bool:
+def is_same_function(name: str, reported: str) -> bool:
     """Return whether a fault is the same function as the reported one, so that no input distinguishes them."""
     return name in BY_NAME and reported_as(name) == reported
 
 
-def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
-    """Return a fault that is the same function as that of the group as a clause."""
-    same, found = BY_NAME[name].same_as, _sharpest(name, group)
+def same_phrase(name: str, value: float | None, deviation: float | None) -> str:
+    """Return a fault that is the same function as the reported one as a clause, with its number if it has one."""
+    same = BY_NAME[name].same_as
     assert same is not None
-    return same.phrase.format(value="" if found is None else figure(found.estimate or 0.0, _deviation(found)))
+    return same.phrase.format(value="" if value is None else figure(value, deviation or 0.0))
 
 
-def fitted_number(f: FaultRecord) -> str:
+def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:
+    sharpest = _sharpest(name, group)
+    return same_phrase(name, sharpest.estimate, sharpest.deviation) if sharpest else same_phrase(name, None, None)
+
+
+def _fitted_number(f: FaultRecord) -> str:
     """Return the number of a fitted fault after the name of its parameter, with its error if it has one."""
-    if f.estimate is None or f.name in BY_NAME:
-        return ""
-    return f"{f.parameter} {figure(f.estimate, f.deviation or 0.0)}{f' ± {f.deviation:.1g}' if f.deviation else ''}"
+    return f"{f.parameter} {figure(f.estimate or 0.0, _deviation(f))}{f' ± {f.deviation:.1g}' if f.deviation else ''}"
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
@@ -277,16 +313,16 @@ def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
 def _number_of(name: str, group: Sequence[_Evidence]) -> str:
     """Return the estimated number of a fault that alone explains every activation of the group, where its error is smallest."""
     sharpest = _sharpest(name, group)
-    if sharpest is None or sharpest.estimate is None or name not in BY_NAME:
+    if sharpest is None or name not in BY_NAME:
         return ""
     expected = "" if sharpest.right is None else f", expected {sharpest.right:.7g}"
-    return f"{sharpest.parameter} {figure(sharpest.estimate, _deviation(sharpest))}{expected}"
+    return f"{sharpest.parameter} {figure(sharpest.estimate or 0.0, _deviation(sharpest))}{expected}"
 
 
 def _sharpest(name: str, group: Sequence[_Evidence]) -> FaultRecord | None:
     """Return the evidence for a fault alone whose estimate has the smallest deviation; None if it has no estimate."""
-    found = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
-    return min((f for f in found if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
+    alone = (e[0] for *_, options in group for e in options if len(e) == 1 and e[0].name == name)
+    return min((f for f in alone if f.estimate is not None and f.deviation is not None), key=_deviation, default=None)
 
 
 def _deviation(f: FaultRecord) -> float:
@@ -307,11 +343,17 @@ def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord
 
 
 def _unnamed(alike: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Finding:
-    places = tuple(dict.fromkeys(a.activation for a in alike))
-    excesses = [a.excess for a in alike]
-    said = tuple(line for line in alike[0].anatomy if line != SCREENED)
-    hidden = "" if alike[0].reason else possibly_before(places, activations)
-    return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason, hidden)
+    first, places = alike[0], tuple(dict.fromkeys(a.activation for a in alike))
+    return Finding(
+        None,
+        places,
+        (),
+        _largest([a.excess for a in alike]),
+        places,
+        anatomy=tuple(line for line in first.anatomy if line != SCREENED),
+        reason=first.reason or SCREENED * (SCREENED in first.anatomy),
+        hidden="" if first.reason else possibly_before(places, activations),
+    )
 
 
 def _largest(excesses: Sequence[float | None]) -> float | None:

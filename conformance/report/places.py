@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from conformance.judge.error_distribution import Strip
 from conformance.model.activations import placed
-from conformance.report.axis import Axis, axis_of, sigma
 from conformance.report.coverage_sentences import padding
 from conformance.report.document import Row, Span
-from conformance.report.drawings import HeatStrip, Points
+from conformance.report.drawings import Axis, HeatStrip, Points, axis_of, sigma
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
 from conformance.results.records import ActivationRecord, CounterexampleRecord
 
@@ -87,15 +86,15 @@ class Token:
     about: str = ""
 
 
-def tokens(found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None) -> list[list[Token]]:
+def tokens(example: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None) -> list[list[Token]]:
     """Return the batch of a counterexample as rows of tokens, coloured on a scale by the errors at each row and position."""
-    ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
+    ids, mask, types = (example.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     unread = padding(mask) if mask else None
     rows = []
     for r, row in enumerate(ids or []):
         rendered = []
         for i, token in enumerate(row):
-            text = found.words[r][i] if found.words and r < len(found.words) and i < len(found.words[r]) else str(token)
+            text = example.words[r][i] if example.words and r < len(example.words) and i < len(example.words[r]) else str(token)
             masked = unread is not None and unread[r][i]
             error = errors[r][i] if r < len(errors) and i < len(errors[r]) else None
             parts = [f"id {token}", "masked" if masked else "", f"token type {types[r][i]}" if types else ""]
@@ -111,15 +110,15 @@ def network(activations: Sequence[ActivationRecord]) -> Iterator[tuple[str, bool
     by_name: dict[str, list[ActivationRecord]] = {}
     for a in activations:
         by_name.setdefault(a.activation, []).append(a)
-    worst = {name: max(found, key=_badness) for name, found in by_name.items()}
+    worst = {name: max(of_name, key=_badness) for name, of_name in by_name.items()}
     axis = axis_of(e.rms for a in worst.values() for e in (a.local, a.global_error) if e)
     parts: dict[str, list[ActivationRecord]] = {}
     for name, a in worst.items():
         parts.setdefault(placed(name)[0], []).append(a)
     head = f"○ global ● local, {axis.reach}"
-    for part, found in parts.items():
-        fails = any(a.outcome in ("fail", "xfail") for a in found)
-        yield f"{part}: {_counts(found)}", fails, head, [_row(a, by_name[a.activation], axis) for a in found]
+    for part, records in parts.items():
+        fails = any(a.outcome in ("fail", "xfail") for a in records)
+        yield f"{part}: {_counts(records)}", fails, head, [_row(a, by_name[a.activation], axis) for a in records]
 
 
 def _badness(a: ActivationRecord) -> tuple[int, float]:
@@ -129,9 +128,9 @@ def _badness(a: ActivationRecord) -> tuple[int, float]:
     return rank, float("inf") if a.excess is None and rank else a.excess or 0.0
 
 
-def _counts(found: Sequence[ActivationRecord]) -> str:
+def _counts(records: Sequence[ActivationRecord]) -> str:
     """Return the numbers of activations that are right, wrong, not exposed and not judged, as text."""
-    counts = Counter(_unjudged(a) or OUTCOME_TEXT[a.outcome].of_activation for a in found)
+    counts = Counter(_unjudged(a) or OUTCOME_TEXT[a.outcome].of_activation for a in records)
     texts = dict.fromkeys((*(outcome.of_activation for outcome in OUTCOME_TEXT.values()), "not judged"))
     right = OUTCOME_TEXT["pass"].of_activation
     given = ", given their own inputs" if counts[OUTCOME_TEXT["fail"].of_activation] else ""

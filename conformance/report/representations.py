@@ -1,7 +1,8 @@
-"""Representations of results as Python objects: the text of `str(result)`, and what a notebook shows."""
+"""Results and traces as Python objects: the text of `str(result)`, and what a notebook displays."""
 
+from conformance.checks.trace import Trace
+from conformance.report import run, trace_report
 from conformance.report.page import fragment
-from conformance.report.run import case_document, document
 from conformance.report.terminal import MEASURE, plain
 from conformance.results.records import Results
 from conformance.results.result import Result
@@ -10,14 +11,11 @@ from conformance.results.to_records import results_of
 
 def case_text(result: Result) -> str:
     """Return the report of one case as plain text."""
-    return plain(case_document(result), MEASURE).rstrip()
+    return plain(run.case_document(result), MEASURE).rstrip()
 
 
-def results_fragment(results: Results) -> str:
-    """Return the report of a run as an HTML fragment for a notebook."""
-    return fragment(document(results))
-
-
-def result_fragment(result: Result) -> str:
-    """Return the report of one case as an HTML fragment for a notebook."""
-    return results_fragment(results_of([result]))
+def displayed(value: Result | Results | Trace) -> str:
+    """Return the report of a case, a run or a trace as an HTML fragment for a notebook."""
+    if isinstance(value, Trace):
+        return fragment(trace_report.document(value))
+    return fragment(run.document(results_of([value]) if isinstance(value, Result) else value))

@@ -1,6 +1,6 @@
 """Rendering of a document's Markdown for the terminal or as plain text. `show` prints; all other functions are pure.
 
-Lines are broken between words, never inside a name, and keep their indentation. Texts are shown literally: neither rich's markup
+Lines are broken between words, never inside a name, and keep their indentation. Texts are literal: neither rich's markup
 nor escape sequences in them are interpreted.
 """
 

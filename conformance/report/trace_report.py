@@ -1,14 +1,14 @@
-"""Document of one trace, or of two side by side: every batch step by step, with predictions for each `[MASK]`. Pure functions."""
+"""Document of a trace: every batch step by step, with predictions for each `[MASK]`. Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from conformance.checks.trace import Trace, require_same_inputs
+from conformance.checks.trace import Trace
 from conformance.goldens.custom_golden import PREFIX
 from conformance.judge.judged_elements import judged_elements
 from conformance.model.activation import Activation
@@ -17,7 +17,6 @@ from conformance.model.tokenizer import words
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.document import Document, Row, Span
-from conformance.report.page import fragment
 from conformance.report.places import Token
 
 MASK = "[MASK]"  # BERT's token for a masked position (Devlin et al. 2019, section 3.1)
@@ -25,8 +24,7 @@ MOST = 5  # number of predictions for each
 SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # logits and log-probabilities have the same softmax
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Mean, population standard deviation, extremes and root mean square of the judged elements of an activation.
 
     If none is judged, they are those of all elements.
@@ -39,113 +37,76 @@ class Statistics:
     rms: float
 
 
-@dataclass(frozen=True)
-class TracedStep:
-    """One activation of a trace, or of two.
-
-    Attributes:
-        row: entry in the table of activations, with name, equation, axes and parents.
-        sides: statistics for each trace; None for a trace that does not expose the activation.
-        largest: largest absolute difference between two traces over the judged elements; None unless two traces expose it.
-    """
+class TracedStep(NamedTuple):
+    """One activation of a trace: its row in the table of activations, its shape and its statistics."""
 
     row: Activation
     shape: tuple[int, ...]
-    sides: tuple[Statistics | None, ...]
-    largest: float | None
+    statistics: Statistics
 
 
 @dataclass(frozen=True)
 class TracedBatch:
     """A batch, its tokens row by row, its steps in the order of computation, and the predictions for each `[MASK]`.
 
-    `predictions` has, by row and position, for each trace its most probable tokens with their probabilities, which are empty if the
-    trace does not expose scores. `of` is the number of activations that the batch defines.
+    `predictions` has by row and position the most probable tokens with their probabilities; it is empty if the trace does not
+    expose scores. `of` is the number of activations that the batch defines.
     """
 
     name: str
     batch: Batch
     tokens: list[list[Token]]
     steps: list[TracedStep]
-    predictions: dict[tuple[int, int], list[dict[str, float]]]
+    predictions: dict[tuple[int, int], dict[str, float]]
     of: int
 
 
-def trace_fragment(trace: Trace) -> str:
-    """Return the report of one trace as an HTML fragment for a notebook."""
-    return fragment(document(trace))
-
-
-def document(*traces: Trace) -> Document:
-    """Return the document of one trace, or of two side by side: facts, then tokens, steps and predictions of every batch.
-
-    Raises:
-        UsageError: two traces did not run on the same inputs.
-    """
-    first = traces[0]
-    for other in traces[1:]:
-        require_same_inputs(first, other)
-    batches = [traced_batch(name, *traces) for name in first.batches]
-    letters = "AB" if len(traces) > 1 else [""]
+def document(trace: Trace) -> Document:
+    """Return the document of a trace: facts, then tokens, steps and predictions of every batch."""
+    batches = [traced_batch(trace, name) for name in trace.batches]
+    exposed = {name for values in trace.activations.values() for name in values}
     view = {
-        "network": Path(first.golden).name if first.golden.startswith(PREFIX) else first.golden,
-        "architecture": first.architecture,
-        "sides": [(letter, t, _exposed(t, batches)) for letter, t in zip(letters, traces, strict=True)],
-        "heads": [f"{name} {letter}".strip() + ":" for name in Statistics.__annotations__ for letter in letters],
+        "network": Path(trace.golden).name if trace.golden.startswith(PREFIX) else trace.golden,
+        "architecture": trace.architecture,
+        "trace": trace,
+        "exposed": f"{len(exposed)} of {max(batch.of for batch in batches)}",
+        "heads": [f"{name}:" for name in Statistics._fields],
         "batches": [(batch, _rows(batch.steps)) for batch in batches],
     }
-    title = f"How an input flows through {' and '.join(t.name for t in traces)}"
-    return Document("trace", view, title, data=[row for batch in batches for row in _data(batch, traces)])
+    title = f"How an input flows through {trace.name}"
+    return Document("trace", view, title, data=[row for batch in batches for row in _data(batch)])
 
 
-def _exposed(trace: Trace, batches: Sequence[TracedBatch]) -> str:
-    names = {name for found in trace.activations.values() for name in found}
-    return f"{len(names)} of {max(batch.of for batch in batches)}"
-
-
-def traced_batch(name: str, *traces: Trace) -> TracedBatch:
+def traced_batch(trace: Trace, name: str) -> TracedBatch:
     """Return what the report says of a batch."""
-    batch = traces[0].batches[name]
-    folder = next((t.folder for t in traces if t.folder), None)
-    network, read = Network(traces[0].architecture, {}, batch), words(folder, batch)
-    found = [t.activations[name] for t in traces]
-    texts = read or [[str(i) for i in row] for row in batch.input_ids]
+    batch, values, table = trace.batches[name], trace.activations[name], Network(trace.architecture, {}, trace.batches[name]).table
+    read = words(trace.folder, batch)
     tokens = [
         [
             Token(text, not attended, "marked" if read is not None and text == MASK else "underlined" if kind else "")
             for text, kind, attended in zip(*row, strict=True)
         ]
-        for row in zip(texts, batch.types, batch.mask, strict=True)
+        for row in zip(read or batch.input_ids.astype(str), batch.types, batch.mask, strict=True)
     ]
-    return TracedBatch(name, batch, tokens, list(_steps(network, found)), _predictions(read, found, folder), len(network.table))
+    steps = [
+        TracedStep(row, values[step].shape, _statistics(values[step], row, batch)) for step, row in table.items() if step in values
+    ]
+    return TracedBatch(name, batch, tokens, steps, _predictions(read, values, trace.folder), len(table))
 
 
-def _steps(network: Network, found: Sequence[Mapping[str, Array]]) -> Iterator[TracedStep]:
-    for name, row in network.table.items():
-        values = [side.get(name) for side in found]
-        shape = next((v.shape for v in values if v is not None), None)
-        if shape is None:
-            continue
-        judged = judged_elements(row, network.batch, shape)
-        kept = [None if v is None else v[judged] if judged.any() else v for v in values]
-        both = [x for x in kept if x is not None]
-        largest = float(np.abs(both[0] - both[1]).max()) if len(both) > 1 else None
-        yield TracedStep(row, shape, tuple(None if x is None else _statistics(x) for x in kept), largest)
-
-
-def _statistics(x: Array) -> Statistics:
+def _statistics(value: Array, row: Activation, batch: Batch) -> Statistics:
+    judged = judged_elements(row, batch, value.shape)
+    x = value[judged] if judged.any() else value
     return Statistics(float(x.mean()), float(x.std()), float(x.min()), float(x.max()), float(np.sqrt(np.mean(x**2))))
 
 
 def _predictions(
-    read: list[list[str]] | None, found: Sequence[Mapping[str, Array]], folder: Path | None
-) -> dict[tuple[int, int], list[dict[str, float]]]:
+    read: list[list[str]] | None, values: Mapping[str, Array], folder: Path | None
+) -> dict[tuple[int, int], dict[str, float]]:
     """Return the predictions for every `[MASK]`; none without a tokenizer or the scores of a masked-LM head."""
-    scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
+    scores = next((values[name] for name in SCORED if name in values), None)
     places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
-    if all(side is None for side in scores):
-        return {}
-    return {place: [{} if side is None else _likeliest(side[place], folder) for side in scores] for place in places}
+    return {} if scores is None else {place: _likeliest(scores[place], folder) for place in places}
 
 
 def _likeliest(scores: Array, folder: Path | None) -> dict[str, float]:
@@ -164,21 +125,15 @@ def _rows(steps: Sequence[TracedStep]) -> list[Row]:
     rows: list[Row] = []
     for module, of_module in groupby(steps, lambda step: step.row.name.rpartition(".")[0]):
         rows += [(module,)] if module else []
-        rows += [_row(step, module) for step in of_module]
+        for row, shape, statistics in of_module:
+            name = Span(row.name.rpartition(".")[2], "quiet" if row.kind == "copy" else "")
+            parents = ", ".join(parent.removeprefix(f"{module}.") for parent in row.parents)
+            rows.append((name, "×".join(map(str, shape)) or "scalar", *map(rendered, statistics), row.equation, parents))
     return rows
 
 
-def _row(step: TracedStep, module: str) -> Row:
-    numbers = [rendered(getattr(side, name) if side else None) for name in Statistics.__annotations__ for side in step.sides]
-    parents = ", ".join(parent.removeprefix(f"{module}.") for parent in step.row.parents)
-    named = Span(step.row.name.rpartition(".")[2], "quiet" if step.row.kind == "copy" else "")
-    return named, "×".join(map(str, step.shape)) or "scalar", *numbers, rendered(step.largest), step.row.equation, parents
-
-
-def rendered(value: float | None) -> str:
-    """Return a number with about three significant digits in at most eight characters; `-` for None."""
-    if value is None:
-        return "-"
+def rendered(value: float) -> str:
+    """Return a number with about three significant digits in at most eight characters."""
     size = abs(value)
     if size == 0.0 or 1e-3 <= size < 1e3 or not np.isfinite(size):
         return f"{value:.3g}"
@@ -188,22 +143,18 @@ def rendered(value: float | None) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def _data(traced: TracedBatch, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
+def _data(traced: TracedBatch) -> Iterator[dict[str, Any]]:
     """Yield a row for each activation; those with the scores of a masked-LM head have `predictions`."""
-    for step in traced.steps:
+    for row, shape, statistics in traced.steps:
+        predictions = traced.predictions if row.name in SCORED else {}
         yield {
             "batch": traced.name,
-            "activation": step.row.name,
-            "axes": list(step.row.axes),
-            "lengths": list(step.shape),
-            "equation": step.row.equation,
-            "parents": list(step.row.parents),
-            "layer": step.row.layer,
-            "sides": [side and {"name": t.name, **asdict(side)} for t, side in zip(traces, step.sides, strict=True)],
-            "largest_difference": step.largest,
-            "predictions": [
-                {"row": row, "position": position, "guesses": guesses}
-                for (row, position), guesses in traced.predictions.items()
-                if step.row.name in SCORED
-            ],
+            "activation": row.name,
+            "axes": list(row.axes),
+            "lengths": list(shape),
+            "equation": row.equation,
+            "parents": list(row.parents),
+            "layer": row.layer,
+            "statistics": statistics._asdict(),
+            "predictions": [{"row": r, "position": p, "guesses": guesses} for (r, p), guesses in predictions.items()],
         }

@@ -6,7 +6,6 @@ Records have no parents of activations. They are taken from the table of an arch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from conformance.judge.number_words import enumerated
 from conformance.judge.step_phrases import phrases, ranged
@@ -18,45 +17,25 @@ from conformance.results.records import ActivationRecord
 NAMED = 3  # maximum number of unexposed steps, and of exposed activations before them, that are listed
 
 
-class UnexposedSteps(NamedTuple):
-    """The unexposed steps before an activation.
+def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the unexposed steps before an activation of a forward pass, and the exposed activations before these.
 
-    Attributes:
-        names: names of the steps in the order of computation.
-        after: names of the exposed activations from which they are computed; empty if they are computed from the token ids.
-        copies: number of further unexposed steps, which only copy, such as dropouts in evaluation mode.
-    """
-
-    names: tuple[str, ...]
-    after: tuple[str, ...]
-    copies: int
-
-
-def _numbered(layers: Sequence[int]) -> str:
-    return ranged(layers) if len(layers) > 2 else enumerated([str(layer) for layer in layers])
-
-
-def unexposed_steps(name: str, activations: Iterable[ActivationRecord]) -> UnexposedSteps:
-    """Return the unexposed steps before an activation of a forward pass, given the records of its case; none for other activations.
-
-    Steps that copy, such as dropouts in evaluation mode, and exposed ones that arrive too late to be judged are not counted.
+    Both are in the order of computation, given the records of a case; there are no exposed ones if the steps follow the token ids.
+    Steps that copy, such as dropouts in evaluation mode, and exposed ones that arrive too late to be judged are left out.
     """
     records = list(activations)
     unexposed = {a.activation for a in records if a.outcome == "not_observed" and not a.reason}
     refused = {a.activation for a in records if a.outcome != "not_observed" and a.local is None}
     names = tuple(dict.fromkeys(a.activation for a in records))
-    rows, found, after, todo = _rows(names), set[str](), set[str](), [name]
+    rows, before, after, todo = _rows(names), set[str](), set[str](), [name]
     while todo:
         row = rows.get(todo.pop())
-        for parent in row.parents if row else ():
-            if parent in found or parent in after:
-                continue
-            is_known = parent in names
-            (found if parent in unexposed or not is_known else after).add(parent)
-            todo += [parent] if parent in found else []
-    before = [n for n in names if n in found and n in unexposed and n not in refused]
-    counted = tuple(n for n in before if rows[n].kind != "copy")
-    return UnexposedSteps(counted, tuple(n for n in names if n in after), len(before) - len(counted))
+        for parent in set(row.parents if row else ()) - before - after:
+            is_passed = parent in unexposed or parent not in names
+            (before if is_passed else after).add(parent)
+            todo += [parent] if is_passed else []
+    steps = [n for n in names if n in before and n in unexposed and n not in refused and rows[n].kind != "copy"]
+    return tuple(steps), tuple(n for n in names if n in after)
 
 
 def not_exposed(activations: Iterable[ActivationRecord]) -> str:
@@ -77,7 +56,8 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
         new = set(row.parents) - judged - exposed if row else set[str]()
         judged |= new
         todo += new
-    parts = _parts([name for name in unexposed if name not in judged])
+    counts = Counter(name.split(".")[0] for name in unexposed if name not in judged)
+    parts = ", ".join(f"{part} ({count})" if count > 1 else part for part, count in counts.items())
     before = sum(name in judged for name in unexposed)
     after = len(unexposed) - before
     whole = f"{len(unexposed)} activation{'s are' if len(unexposed) > 1 else ' is'} not exposed"
@@ -88,12 +68,6 @@ def not_exposed(activations: Iterable[ActivationRecord]) -> str:
     return f"{whole}; {count} not judged, since nothing that depends on {'them' if after > 1 else 'it'} is exposed ({parts}){rest}"
 
 
-def _parts(names: Sequence[str]) -> str:
-    """Return the parts of the network with these activations, and how many each has if several: `cls (8), qa_outputs`."""
-    counts = Counter(name.split(".")[0] for name in names)
-    return ", ".join(f"{part} ({count})" if count > 1 else part for part, count in counts.items())
-
-
 def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord]) -> str:
     """Return `It may be in this step or in 14 unexposed ones before it, after …`, for an error that is seen at these activations.
 
@@ -101,19 +75,21 @@ def possibly_before(names: Sequence[str], activations: Iterable[ActivationRecord
     """
     records = list(activations)
     steps = [unexposed_steps(name, records) for name in names]
-    before = list(dict.fromkeys(name for of in steps for name in of.names))
+    before = list(dict.fromkeys(name for of, _ in steps for name in of))
     if not before:
         return ""
     start, them = ("It may be in this step or in", "it") if len(names) == 1 else ("It may be in these steps or in", "them")
     if len(before) <= NAMED:
         return f"{start} the unexposed {'one' if len(before) == 1 else 'ones'} before {them}: {enumerated(before)}"
-    of_one = steps[0] if len(steps) == 1 else UnexposedSteps((), (), 0)
-    layers = max((int(match[1]) + 1 for name in of_one.after if (match := LAYER.fullmatch(name))), default=0)
-    after = phrases(of_one.after, layers + 1, _numbered) or ["the token ids"]
+    exposed = steps[0][1] if len(steps) == 1 else ()
+    layers = max((int(match[1]) + 1 for name in exposed if (match := LAYER.fullmatch(name))), default=0)
+    after = phrases(exposed, layers + 1, _numbered) or ["the token ids"]
     since = f", after {enumerated(after)}" if len(steps) == 1 and len(after) <= NAMED else ""
-    return (
-        f"{start} {len(before)} unexposed ones before {them}{since}{f' ({of_one.copies} more only copy)' if of_one.copies else ''}"
-    )
+    return f"{start} {len(before)} unexposed ones before {them}{since}"
+
+
+def _numbered(layers: Sequence[int]) -> str:
+    return ranged(layers) if len(layers) > 2 else enumerated([str(layer) for layer in layers])
 
 
 @lru_cache(maxsize=8)
@@ -123,12 +99,11 @@ def _rows(names: tuple[str, ...]) -> Mapping[str, Activation]:
     Of several rows of one name, as of a classifier of tokens or of sequences, the one with the latest parents is taken.
     """
     place = {name: i for i, name in enumerate(names)}
-    found: dict[str, Activation] = {}
+    rows: dict[str, Activation] = {}
     for row in _possible_rows(names):
-        known = found.get(row.name)
-        if (row.name in place or row.is_internal) and (known is None or _latest(row, place) > _latest(known, place)):
-            found[row.name] = row
-    return found
+        if row.name in place or row.is_internal:
+            rows[row.name] = max(rows.get(row.name, row), row, key=lambda r: _latest(r, place))
+    return rows
 
 
 def _latest(row: Activation, place: Mapping[str, int]) -> int:
@@ -137,7 +112,11 @@ def _latest(row: Activation, place: Mapping[str, int]) -> int:
 
 def _possible_rows(names: Sequence[str]) -> Iterator[Activation]:
     """Yield the rows of every architecture whose embeddings and layers have these names."""
-    cross = _has(names, ".crossattention.")
+
+    def has(part: str) -> bool:
+        return any(part in name for name in names)
+
+    cross = has(".crossattention.")
     least = Architecture(
         vocab_size=1,
         hidden_size=1,
@@ -146,21 +125,13 @@ def _possible_rows(names: Sequence[str]) -> Iterator[Activation]:
         intermediate_size=1,
         max_position_embeddings=1,
         embedding_norm="embeddings.sum" not in names,
-        position_embedding_type=_positions(names),
+        position_embedding_type="relative_key_query" if has(".distance_embedding") else "absolute",
         is_decoder=cross,
         add_cross_attention=cross,
         classifier_dropout=0.1 if "dropout" in names else None,
-        activation_dropout=0.1 if _has(names, ".intermediate.dropout") else 0.0,
+        activation_dropout=0.1 if has(".intermediate.dropout") else 0.0,
     )
     for heads in COMPATIBLE_HEADS:
         yield from table(least.with_(heads=heads)).values()
     for normalize in (False, True):
         yield from table(least.with_(pooling="mean", normalize=normalize)).values()
-
-
-def _positions(names: Sequence[str]) -> str:
-    return "relative_key_query" if _has(names, ".distance_embedding") else "absolute"
-
-
-def _has(names: Sequence[str], part: str) -> bool:
-    return any(part in name for name in names)

@@ -333,7 +333,7 @@ class Results:
         """The header of the first run, or None if there is none."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = deferred("report.representations:results_fragment")
+    _repr_html_ = deferred("report.representations:displayed")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

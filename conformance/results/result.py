@@ -161,7 +161,7 @@ class Result:
         unjudged = {v.activation for v in self.verdicts if v.is_unexposed or v.is_through_wrong_step}
         return len(names - unjudged), len(names)
 
-    _repr_html_ = deferred("report.representations:result_fragment")
+    _repr_html_ = deferred("report.representations:displayed")
 
     @property
     def median_rms(self) -> float | None:

@@ -9,11 +9,11 @@ import msgspec
 from conformance import Golden, check, load_golden
 from conformance.checks.check import Plan
 from conformance.checks.run_header import header_of
-from conformance.checks.trace import record, true_trace
+from conformance.checks.trace import record
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.report.changes import changes
 from conformance.report.difference import compare, judged
-from conformance.report.difference_report import document as difference_document
+from conformance.report.difference import document as difference_document
 from conformance.report.page import page
 from conformance.report.trace_report import document as trace_document
 from conformance.results.records import CaseRecords, Note, Results
@@ -72,9 +72,8 @@ def changes_shown() -> str:
 
 
 def trace_shown() -> str:
-    """Return the page with the traces of two implementations, one of them with a hostile name."""
-    traces = (replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE), true_trace(tiny()))
-    return page(trace_document(*traces))
+    """Return the page with the trace of an implementation with a hostile name."""
+    return page(trace_document(replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)))
 
 
 def difference_shown() -> str:
@@ -82,7 +81,7 @@ def difference_shown() -> str:
     a = replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)
     b = record(HuggingFace("sdpa"), tiny(), "cpu", "float32")
     records = (judged(a, tiny().checkpoint), judged(b, tiny().checkpoint))
-    return page(difference_document(list(compare(a, b, tiny().checkpoint)), (a, b), records))
+    return page(difference_document(list(compare((a, b), records)), (a, b), records))
 
 
 @cache

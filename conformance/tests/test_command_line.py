@@ -54,7 +54,7 @@ REFUSED = [
     ("run making-bert --golden tiny --device banana", "no device 'banana': Expected one of cpu, cuda"),
     ("trace tiny", "tiny is a golden, a network to run on, and no implementation: give it as --golden tiny"),
     ("trace golden:tiny -o trace.pdf", "expected a suffix of .html, .md, .json, .txt, .safetensors"),
-    ("trace golden:tiny golden:tiny -o trace.safetensors", "holds the activations of one implementation"),
+    ("trace golden:tiny golden:tiny", "unrecognized arguments: golden:tiny"),
     ("trace hf-eager --golden tiny --text hello", "golden tiny has no tokenizer"),
     ("trace golden:tiny --text hello", "golden tiny has no tokenizer"),
     ("trace hf-eager --golden tiny --checkpoint somewhere", "are two networks"),

@@ -164,7 +164,7 @@ def test_messages_call_it_standard_input(monkeypatch: pytest.MonkeyPatch) -> Non
         read(STANDARD_INPUT)
 
 
-# `diagnose` and `similarity` of numbers that are stored in a narrower format than they were computed in.
+# `diagnose` of numbers that are stored in a narrower format than they were computed in.
 
 
 def _txt(file: Path, hidden: torch.Tensor) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from conformance import load_golden
 from conformance.candidates import recorded_trace
-from conformance.checks.trace import record, true_trace
+from conformance.checks.trace import Trace, record, true_trace
 from conformance.errors import UsageError
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.implementations.making_bert import making_bert
-from conformance.report.difference import compare
+from conformance.report.difference import Difference, compare, judged
 from conformance.tests.commands import Command
 from conformance.tests.planted_mistakes import Planted, epsilon, tanh_gelu
 from conformance.tests.sample_records import write_lines
@@ -21,8 +21,13 @@ BAD = "conformance.tests.test_diff_report_trace_replay:bad"
 bad = Planted(epsilon(0))
 
 
-def _diff(a: object, b: object) -> list[object]:
-    return list(compare(record(a, TINY, "cpu", "float32"), record(b, TINY, "cpu", "float32"), TINY.checkpoint))
+def _compared(*traces: Trace) -> list[Difference]:
+    a, b = traces
+    return list(compare((a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint))))
+
+
+def _diff(*candidates: object) -> list[Difference]:
+    return _compared(*(record(c, TINY, "cpu", "float32") for c in candidates))
 
 
 def test_two_correct_implementations_differ_only_by_rounding_also_where_one_hides_activations() -> None:
@@ -30,15 +35,16 @@ def test_two_correct_implementations_differ_only_by_rounding_also_where_one_hide
     assert not any(d.begins for d in found)
     only = {d.activation: d.only for d in found if d.only}
     assert (only["pooler.dense"], only["encoder.layer.0.attention.self.probs"]) == ("B", "A")
-    with_the_oracle = compare(record(making_bert, TINY, "cpu", "bfloat16"), true_trace(TINY), TINY.checkpoint)
-    assert not any(d.begins for d in with_the_oracle)
+    assert not any(d.begins for d in _compared(record(making_bert, TINY, "cpu", "bfloat16"), true_trace(TINY)))
 
 
-def test_a_difference_is_reported_to_begin_at_the_mistake_only() -> None:
+def test_a_difference_begins_at_the_mistakes_of_one_candidate_only() -> None:
     found = {d.activation: d for d in _diff(Planted(tanh_gelu(0), epsilon(1)), HuggingFace("eager"))}
     begins = [name for name, difference in found.items() if difference.begins]
     assert begins == ["encoder.layer.0.intermediate.intermediate_act_fn", "encoder.layer.1.attention.output.LayerNorm"]
-    assert (found["encoder.layer.0.output.LayerNorm"].accumulated or 0.0) > 10.0
+    assert found["encoder.layer.0.output.LayerNorm"].largest > 1e-6
+    both = _diff(Planted(tanh_gelu(0), epsilon(1)), Planted(tanh_gelu(0)))
+    assert [d.activation for d in both if d.begins] == begins[1:]
 
 
 def test_a_saved_trace_is_read_by_diff(tmp_path: Path, command: Command) -> None:

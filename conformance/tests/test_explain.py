@@ -9,7 +9,7 @@ import pytest
 from conformance.checks.catalogue import CHECKS
 from conformance.diagnosis.inputs import MISTAKES
 from conformance.errors import UnknownNameError
-from conformance.glossary.faults import known_faults
+from conformance.glossary.faults import faults_by_name
 from conformance.glossary.index import entries, summaries
 from conformance.glossary.terms import ALIASES, TERMS
 from conformance.goldens.shipped_goldens import RECIPES
@@ -24,7 +24,7 @@ NAMES = {
     "golden": tuple(RECIPES),
     "candidate": ("cmd", "trace"),
     "activation": tuple(table(RECIPES["tiny"].checkpoint().architecture)),
-    "mistake": tuple(known_faults()),
+    "mistake": tuple(faults_by_name()),
     "input mistake": tuple(mistake.name for mistake in MISTAKES),
 }
 

@@ -23,7 +23,7 @@ def _planted(*names: str) -> Candidate:
 
 def test_a_bert_with_five_faults_in_five_layers_gets_five_correct_sentences() -> None:
     found = findings(activation_records(check(_planted(*FIVE), "deep")))
-    assert {sentence(f, 12) for f in found} == {
+    assert {sentence(f) for f in found} == {
         "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12",
         "layer 1, intermediate.intermediate_act_fn: GELU is computed with tanh, where the architecture has erf",
         "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
@@ -74,7 +74,7 @@ def test_a_mistake_that_cannot_be_distinguished_is_given_with_its_own_estimate()
     weight = _fault(step, "mask-constant", "weight", 0.25, 1e-7, 0.0)
     (found,) = findings([activation(CASE, step, 100.0, (scale,), alternatives=[[temperature], [weight]])])
     assert found.others == ("mask-constant", "softmax-temperature")
-    same, which, other = sentence(found, 1).split("; ")
+    same, which, other = sentence(found).split("; ")
     assert same.endswith("= 0.3535534 (or the softmax has a temperature of 0.3535534")
     assert which == "the exposed activations cannot tell which)"
     assert other.startswith("with these inputs and exposed activations it cannot be distinguished from mask-constant (weight 0.25,")

@@ -1,7 +1,6 @@
 """`trace`: what happens to an input step by step, on the terminal, as Markdown, and as a page."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,32 +13,23 @@ from conformance.checks.trace import Trace, true_trace
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, recipe
 from conformance.model.batch import Batch
-from conformance.numerics.formats import Array
-from conformance.report.trace_report import TracedBatch, document, traced_batch
+from conformance.report.trace_report import Statistics, TracedBatch, traced_batch
 from conformance.tests.commands import Command
 from conformance.tests.test_own_checkpoints import _write
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
-QUERY, PROBS = "encoder.layer.0.attention.self.query", "encoder.layer.0.attention.self.probs"
+QUERY = "encoder.layer.0.attention.self.query"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!", "<b>hot</b>"]
 VOCABULARY += [f"w{i}" for i in range(96 - len(VOCABULARY))]
 
 
-def _with(trace: Trace, changes: Mapping[str, Array | None], **fields: object) -> Trace:
-    """Return the same trace with other values, without those that are None."""
-    activations = {
-        batch: {n: v for n, v in {**found, **changes}.items() if v is not None} for batch, found in trace.activations.items()
-    }
-    return replace(trace, activations=activations, **fields)
+def _first(trace: Trace) -> TracedBatch:
+    return traced_batch(trace, next(iter(trace.batches)))
 
 
-def _first(*traces: Trace) -> TracedBatch:
-    return traced_batch(next(iter(traces[0].batches)), *traces)
-
-
-def _statistics(trace: Trace, name: str) -> object:
-    return next(step.sides[0] for step in _first(trace).steps if step.row.name == name)
+def _statistics(trace: Trace, name: str) -> Statistics:
+    return next(step.statistics for step in _first(trace).steps if step.row.name == name)
 
 
 @pytest.fixture
@@ -56,24 +46,11 @@ def test_statistics_include_real_tokens_and_exclude_padding() -> None:
     rms = np.sqrt((real**2).mean())
     expected = (real.mean(), real.std(), real.min(), real.max(), rms)
     assert (found.mean, found.deviation, found.min, found.max, found.rms) == pytest.approx(expected)
-    assert _statistics(_with(TRUE, {QUERY: np.where(mask[:, :, None], value, 1e9)}), QUERY) == found
+    changed = {"padded": {**TRUE.activations["padded"], QUERY: np.where(mask[:, :, None], value, 1e9)}}
+    assert _statistics(replace(TRUE, activations=changed), QUERY) == found
     all_padding = Batch.of({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]})
     trace = true_trace(golden_of("mine", TINY.checkpoint, {"left": all_padding}))  # where everything counts
     assert _statistics(trace, "pooler.dense").mean == pytest.approx(trace.activations["left"]["pooler.dense"].mean())
-
-
-def test_two_traces_are_shown_side_by_side_with_their_largest_difference() -> None:
-    other = TRUE.activations["padded"][QUERY].copy()
-    for mask, added in ((TINY.batches["padded"].mask, 0.5), (~TINY.batches["padded"].mask, 7.0)):
-        other[(*np.argwhere(mask)[0], 3)] += added
-    found = {s.row.name: s for s in _first(TRUE, _with(TRUE, {QUERY: other, PROBS: None}, name="other")).steps}
-    assert found[QUERY].largest == pytest.approx(0.5)
-    assert (found[PROBS].sides[1], found[PROBS].largest) == (None, None)
-    assert found["embeddings.LayerNorm"].largest == 0.0
-    assert _first(TRUE).steps[0].largest is None
-    short = golden_of("tiny", TINY.checkpoint, {"padded": Batch.of({"input_ids": [[1, 2]]})})
-    with pytest.raises(UsageError, match="run both on the same"):
-        document(TRUE, true_trace(short))
 
 
 def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
@@ -101,15 +78,6 @@ def test_a_trace_is_printed_as_json_and_a_saved_one_is_traced_again(my_bert: Pat
     assert predicted[0]["position"] == 3
     assert json.loads(command("trace", saved, "--format", "json").out) == listed
     assert command("diff", saved, "golden:my-bert").code == 0  # on the saved batch instead of a generated one
-
-
-def test_two_implementations_are_traced_side_by_side(command: Command) -> None:
-    ended = command("trace", "golden:tiny", "hf-sdpa", "--format", "markdown")
-    rows = [line.strip("| ").split(" | ") for line in ended.out.splitlines()]
-    assert next(row for row in rows if row[1:2] == ["shape"])[2:4] == ["mean A", "mean B"]
-    lines = {row[0]: row for row in rows}
-    assert lines["probs"][3] == "-"
-    assert float(lines["query"][12]) < 1e-5
 
 
 def test_texts_are_tokenized_with_minilm_by_default(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
