@@ -32,7 +32,7 @@ def same_as_values(case: CaseRecords, values: Mapping[tuple[str, ...], CaseRecor
         return ""
     if not every:
         return "the same violation of the contract as in the check `values`"
-    names = list(dict.fromkeys(f.fault.name if f.fault else "an error without a name" for f in every))
+    names = list(dict.fromkeys(f.name or "an error without a name" for f in every))
     return f"the same mistake{'s' * (len(every) > 1)} as in the check `values`: {', '.join(names)}"
 
 
