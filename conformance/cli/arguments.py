@@ -161,6 +161,7 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
             "MODULE:FACTORY": _MODULE,
             **_checkpoint("examine the module with the sizes of this network (default: sizes that are all different)"),
             "-o --output FILE": "write the adaptor to this Python file",
+            "-v --verbose": "print the whole mapping, also what values confirm",
         },
     ),
     "new": (
