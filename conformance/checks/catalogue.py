@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from conformance.checks import (
     backward_passes,
     judgement,
-    moments,
     optimizer_passes,
     training_loops,
     training_passes,
@@ -33,7 +32,7 @@ from conformance.errors import UnknownNameError
 from conformance.names import nearest
 
 MODULES = (
-    *(judgement, moments, backward_passes, training_passes, optimizer_passes, training_loops),
+    *(judgement, backward_passes, training_passes, optimizer_passes, training_loops),
     *(batches, inputs, calls, parameters, tokenization, rows, draws),
 )
 

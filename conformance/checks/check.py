@@ -24,7 +24,6 @@ class Plan:
     Attributes:
         examples: the number of examples per check.
         seed: the seed of the drawn examples; None to draw different examples on each run.
-        database: a Hypothesis example database, which stores failing examples; or None.
         depth: the depth of a judgement, `full` or `screen`.
         shared: the number of examples among which the false-alarm probability is shared, if that is more than `examples`: those of
             the search that found an example which is tried again.
@@ -32,7 +31,6 @@ class Plan:
 
     examples: int = EXAMPLES
     seed: int | None = 0
-    database: Any = None
     depth: Depth = "full"
     shared: int = 0
 

@@ -86,7 +86,7 @@ def _document(proposal: "Proposal", output: Path | None) -> Document:
             for what, rows in groupby(proposal.rows(), key=lambda row: row[0])
         ],
         "questions": [(kind, texts) for kind, texts in (("open", proposal.open), ("differs", proposal.differs)) if texts],
-        "next": _next(proposal, output) if output else "",
+        "next": _next(proposal, output) if output else ("", ""),
     }
     data = {
         "build": proposal.builder.text,
@@ -98,16 +98,16 @@ def _document(proposal: "Proposal", output: Path | None) -> Document:
     return Document("map", view, proposal.name, data=data)
 
 
-def _next(proposal: "Proposal", output: Path) -> str:
-    """Return a sentence on the adaptor that was written, with the command that runs it."""
+def _next(proposal: "Proposal", output: Path) -> tuple[str, str]:
+    """Return a sentence on the adaptor that was written, and the command that runs it; empty if it cannot be run yet."""
     from conformance.mapping.source import variable
 
     if not proposal.parameters:
-        return f"{output} is not written: no parameter of {proposal.name} was recognised as one of BERT's"
+        return f"{output} is not written: no parameter of {proposal.name} was recognised as one of BERT's", ""
     if not proposal.is_runnable:
-        return f"the adaptor is in {output}; answer its open questions there before it is run"
+        return f"the adaptor is in {output}; answer its open questions there before it is run", ""
     name = shlex.quote(f"{output}:{variable(proposal)}")
-    return f"the adaptor is in {output}; next: bert-conformance run {name}{_smallest_golden(proposal)}"
+    return f"the adaptor is in {output}; to run it:", f"bert-conformance run {name}{_smallest_golden(proposal)}"
 
 
 def _smallest_golden(proposal: "Proposal") -> str:

@@ -29,7 +29,7 @@ To add a legal arithmetic:
 1. Add its name to `Rounding` or `Summation`, and an `Arithmetic` with it to the result of `hypotheses`, tightest first.
 2. Define the name above, in the form of the other definitions.
 3. Adapt the `roundings` in `conformance.oracle` that distinguish arithmetics (search for `arithmetic.rounding`).
-4. Adapt the modules that name an arithmetic: `judge.evidence` (`WIDEST_ARITHMETIC`), `checks.moments`, `judge.loss_curve`, and
+4. Adapt the modules that name an arithmetic: `judge.evidence` (`WIDEST_ARITHMETIC`), `judge.loss_curve`, and
    `diagnosis.explanations` (`end_to_end`).
 5. Run `conformance/tests/test_arithmetics.py`.
 """

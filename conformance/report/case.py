@@ -24,7 +24,7 @@ from conformance.report.coverage_sentences import (
 )
 from conformance.report.document import Row, Span
 from conformance.report.drawings import LARGEST, bounded, sigma
-from conformance.report.finding_sentences import lines, origin, place, repair, sentence, where
+from conformance.report.finding import origin, place, where
 from conformance.report.findings import is_unnamed, layers_of, mistakes
 from conformance.report.places import Token, network, scale_of, strip, tokens
 from conformance.report.unexposed_steps import not_exposed, possibly_before
@@ -59,7 +59,7 @@ def case_view(
     origins, every, layers = [a for a in failed if a.local is not None], mistakes(activations), layers_of(activations)
     worst = _worst(origins)
     violations, (reason, details) = _violations(failed, origins, activations), _reason(c, failed)
-    short = [line for finding in every for line in (sentence(finding), repair(finding)) if line]
+    short = [line for finding in every for line in (finding.sentence, finding.repair) if line]
     saved = bool(headers) and c.outcome in ("fail", "crash")
     exposed = [a for a in case.activations if a.outcome != "not_observed"]
     of_network = exposed if c.check in _PARTIAL else case.activations
@@ -77,7 +77,7 @@ def case_view(
         "summary": short or violations or [reason],
         "failed": failed,
         "violations": violations,
-        "mistakes": [lines(finding) for finding in every],
+        "mistakes": [finding.lines for finding in every],
         "errors": [_numbers(a) for a in worst],
         "remarks": list(_remarks(worst, origins, activations, layers)),
         "measured": _measured(c),

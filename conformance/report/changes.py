@@ -13,8 +13,8 @@ from msgspec.structs import replace as replace_record
 from conformance.report.coverage_sentences import number
 from conformance.report.document import Document, Row, Span
 from conformance.report.drawings import sigma
-from conformance.report.finding_sentences import lines, place
-from conformance.report.findings import Finding, filter_limit, findings, is_same_mistake
+from conformance.report.finding import Finding, place
+from conformance.report.findings import filter_limit, findings, is_same_mistake
 from conformance.results.outcomes import FAILING, ORDER, Outcome
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
@@ -109,9 +109,9 @@ class Changes:
         checks: dict[tuple[Kind, tuple[str, ...]], list[str]] = {}
         for case in self.cases:
             for f in case.appeared:
-                checks.setdefault(("worse", tuple(lines(f))), []).append(case.check.what)
+                checks.setdefault(("worse", tuple(f.lines)), []).append(case.check.what)
             for f in case.vanished:
-                checks.setdefault(("better", tuple(lines(f)[:1])), []).append(case.check.what)
+                checks.setdefault(("better", (f.sentence,)), []).append(case.check.what)
         return checks
 
     @property

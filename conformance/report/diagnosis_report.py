@@ -8,7 +8,7 @@ from conformance.faults import BY_NAME, reported_as
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import SEPARABLE_Z
 from conformance.report.document import Document
-from conformance.report.findings import same_phrase
+from conformance.report.finding import same_phrase
 
 
 def document(diagnosis: Diagnosis) -> Document:

@@ -26,8 +26,8 @@ from conformance.oracle import Network
 from conformance.report.coverage_sentences import number
 from conformance.report.document import Document, Row, Span
 from conformance.report.drawings import Axis, Points, axis_of, sigma
-from conformance.report.finding_sentences import lines, where
-from conformance.report.findings import Finding, filter_limit, findings, is_same_mistake, mistakes
+from conformance.report.finding import Finding, where
+from conformance.report.findings import filter_limit, findings, is_same_mistake, mistakes
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord
 from conformance.results.result import Result
@@ -152,7 +152,7 @@ def document(differences: Sequence[Difference], traces: tuple[Trace, Trace], rec
 
 def _side(letter: str, trace: Trace, records: Records, layers: int) -> tuple[str, Span, int, list[list[str]]]:
     """Return of a trace its name and setting, its verdict, the number of activations that it exposes, and its mistakes in words."""
-    every = [lines(finding) for finding in mistakes(records)]
+    every = [finding.lines for finding in mistakes(records)]
     failed = where(list(dict.fromkeys(r.activation for r in records if r.outcome == "fail")), layers)
     wrong = number(len(every), "mistake") if every else f"fails at {failed}" if failed else ""
     verdict = Span(wrong or "no error when judged alone", "bad" if wrong else "good")

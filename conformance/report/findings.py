@@ -7,12 +7,12 @@ act in every layer; it is then preferred to mistakes at single steps.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
 
-from conformance.faults import BY_NAME, reported_as
+from conformance.faults import BY_NAME
 from conformance.faults.fault import EVERY_LAYER, SIBLINGS
 from conformance.faults.fitted import FITTED
 from conformance.judge import SCREENED
@@ -21,52 +21,14 @@ from conformance.judge.number_words import COINCIDENCE, figure
 from conformance.judge.residual_description import format_of
 from conformance.model.activations import LAYER
 from conformance.numerics.thresholds import max_threshold
+from conformance.report.finding import REDUCED, Finding, is_same_function, same_phrase
 from conformance.report.unexposed_steps import possibly_before
 from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.result import Result
+from conformance.results.to_records import activation_records
 
 LARGEST = frozenset(fault.name for fault in FITTED if fault.is_largest_error)
-REDUCED = "precision-"  # with which the names of faults begin that round operands, weights or results
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.extent == EVERY_LAYER)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A mistake, with the activations that it explains.
-
-    Attributes:
-        fault: strongest evidence for the mistake; None if no fault of the catalogue explains the activations.
-        steps: names of the steps at which the mistake acts.
-        others: names of faults that cannot be distinguished from this one.
-        excess: largest error divided by its limit, maximized over the explained activations; None if there is no limit.
-        activations: names of the activations that the mistake explains.
-        layers: the number of the network's encoder layers.
-        anatomy: sentences that describe the error of an unidentified mistake, or state which batch identified it.
-        reason: for an unidentified mistake, an error that does not depend on the values, such as a wrong shape, or `SCREENED` if no
-            explanation was searched for; may be empty.
-        hidden: for an unidentified mistake, a sentence on the unexposed steps in which it may be instead; may be empty.
-        deviating: evidence whose estimates contradict that of `fault`, in the order of computation.
-        backward_of: by the name of a step that is a gradient, the forward step whose backward pass is wrong, if it is known.
-        numbers: for each of `others` its estimated number in words; empty if it has none.
-        same: the faults of `others` that are the same function (`Fault.same_as`), as clauses with their numbers.
-        closed_forms: closed forms of the estimates, as `0.1767767 = 1/√32 = 1/√(the hidden size)`.
-        estimates: for a fitted fault, the numbers that are reported, each with the parameter that it belongs to.
-    """
-
-    fault: FaultRecord | None
-    steps: tuple[str, ...]
-    others: tuple[str, ...]
-    excess: float | None
-    activations: tuple[str, ...]
-    layers: int = 0
-    anatomy: tuple[str, ...] = ()
-    reason: str = ""
-    hidden: str = ""
-    estimates: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    same: tuple[str, ...] = ()
-    closed_forms: tuple[str, ...] = ()
-    deviating: tuple[FaultRecord, ...] = ()
-    backward_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_unnamed(a: ActivationRecord) -> bool:
@@ -78,6 +40,11 @@ def fault_of(a: ActivationRecord) -> str:
     """Return the name of the reduced precision that leaves an unexplained error of this size; empty if there is none."""
     formats = [name for line in a.anatomy if (name := format_of(line))]
     return f"{REDUCED}{formats[0]}" if len(formats) == 1 else ""
+
+
+def findings_of(result: Result) -> tuple[Finding, ...]:
+    """Return the mistakes of a result, worst first."""
+    return tuple(findings(activation_records(result)))
 
 
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
@@ -279,18 +246,6 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         closed_forms=tuple(line for line in lines if not line.startswith(FURTHER)),
         deviating=tuple(dict.fromkeys(f for f in evidence if not _are_alike(f, reported, len(group)))),
     )
-
-
-def is_same_function(name: str, reported: str) -> bool:
-    """Return whether a fault is the same function as the reported one, so that no input distinguishes them."""
-    return name in BY_NAME and reported_as(name) == reported
-
-
-def same_phrase(name: str, value: float | None, deviation: float | None) -> str:
-    """Return a fault that is the same function as the reported one as a clause, with its number if it has one."""
-    same = BY_NAME[name].same_as
-    assert same is not None
-    return same.phrase.format(value="" if value is None else figure(value, deviation or 0.0))
 
 
 def _phrase_of(name: str, group: Sequence[_Evidence]) -> str:

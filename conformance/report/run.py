@@ -11,7 +11,6 @@ from conformance.report.case import case_view
 from conformance.report.coverage_sentences import duration, headline, number, of_sizes, padding, searched
 from conformance.report.document import Document, Row, Span
 from conformance.report.drawings import sigma
-from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import mistakes
 from conformance.report.repeated import by_reason, further, same_as_values, setting, values_by_setting
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
@@ -80,8 +79,7 @@ def structured(results: Results) -> dict[str, Any]:
                 "check": case.check,
                 "activations": case.activations,
                 "mistakes": [
-                    {"sentence": sentence(f), "evidence": evidence(f), "cause": cause(f)} | vars(f)
-                    for f in mistakes(case.activations)
+                    {"sentence": f.sentence, "evidence": f.evidence, "cause": f.cause} | vars(f) for f in mistakes(case.activations)
                 ],
             }
             for case in results.cases

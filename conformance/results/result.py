@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from conformance.results.deferred_import import deferred
 from conformance.results.example import Example, LawBroken, Run, Size
 from conformance.results.outcomes import Outcome
 
-_findings, _text = deferred("report.finding_sentences:findings_of"), deferred("report.representations:case_text")
+if TYPE_CHECKING:
+    from conformance.report.finding import Finding
+
+_findings, _text = deferred("report.findings:findings_of"), deferred("report.representations:case_text")
 
 
 @dataclass(frozen=True)
@@ -27,34 +31,6 @@ class Searched:
     tried: int = 0
     worst: float = 0.0
     repeatable: bool = True
-
-
-@dataclass(frozen=True)
-class NamedFinding:
-    """A description of one mistake.
-
-    Attributes:
-        name: name of the fault, or None if no known fault explains the failures.
-        sentence: what the mistake is, where it occurs, and which faults cannot be distinguished from it.
-        evidence: z, with the amplitude, or with the estimated number and its standard deviation.
-        cause: the usual cause, with a source.
-        steps: the steps in which it occurs.
-        activations: the activations whose errors it explains.
-        others: names of faults that cannot be distinguished from it.
-        anatomy: for a mistake without a name, sentences that describe its error.
-        is_description: whether `name` and `sentence` only describe the result, since no mistake of the catalogue explains it: the
-            equation holds with other numbers than it should read, such as other parameters than the checkpoint's.
-    """
-
-    name: str | None
-    sentence: str
-    evidence: str
-    cause: str
-    steps: tuple[str, ...]
-    activations: tuple[str, ...]
-    others: tuple[str, ...]
-    anatomy: tuple[str, ...]
-    is_description: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,10 +116,10 @@ class Result:
         return tuple(v for v in self.verdicts if v.outcome == "fail")
 
     @property
-    def findings(self) -> "tuple[NamedFinding, ...]":
-        """The mistakes that explain the failures, described in words, worst first."""
-        found: tuple[NamedFinding, ...] = _findings(self)
-        return found
+    def findings(self) -> "tuple[Finding, ...]":
+        """The mistakes that explain the failures, worst first."""
+        findings: tuple[Finding, ...] = _findings(self)
+        return findings
 
     def __str__(self) -> str:
         """Return the report as shown in the terminal, without colours."""

@@ -75,12 +75,10 @@ def end(*, whole: bool) -> None:
 
 
 def plan() -> Plan:
-    """Return the session's search plan; Hypothesis's profile determines the seed and the database of failing examples."""
+    """Return the session's search plan; examples are drawn from a fixed seed if Hypothesis's profile derandomizes its own."""
     from hypothesis import settings
 
-    profile = settings()
-    seed, database = (0, None) if profile.derandomize else (None, profile.database)
-    return Plan(_sessions[-1].examples, seed, database, _sessions[-1].depth)
+    return Plan(_sessions[-1].examples, 0 if settings().derandomize else None, _sessions[-1].depth)
 
 
 def record(result: "Result") -> None:

@@ -119,7 +119,7 @@ def test_each_mistake_in_its_data_is_found_and_no_other(name: str) -> None:
 
 
 # Without `outputs` and `stages`, whose failures take long to explain.
-OTHERS = ["moments", "initialization", "data-labels", *(name for name, check in CHECKS.items() if check.searches)]
+OTHERS = ["initialization", "data-labels", *(name for name, check in CHECKS.items() if check.searches)]
 
 
 @pytest.mark.landing(name=OTHERS[::4])

@@ -21,7 +21,7 @@ from conformance.implementations.making_bert import making_bert
 
 def wrong(checkpoint, device, dtype): return lambda batch: {"embeddings.LayerNorm": batch.input_ids}
 
-@parametrize_with_checks([CANDIDATE], goldens=["tiny"], checks=["moments"])
+@parametrize_with_checks([CANDIDATE], goldens=["tiny"], checks=["stages"])
 def test_mine(check): check()
 """
 

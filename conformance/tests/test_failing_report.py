@@ -12,7 +12,6 @@ from conformance import Architecture, check
 from conformance.judge.segment import between
 from conformance.model.batch import Batch
 from conformance.oracle import Network
-from conformance.report.finding_sentences import cause, evidence, sentence
 from conformance.report.findings import findings
 from conformance.report.representations import case_text
 from conformance.report.unexposed_steps import unexposed_steps
@@ -122,7 +121,5 @@ def test_parameters_that_are_not_the_checkpoints_are_named_with_their_rows(
 ) -> None:
     activations = activation_records(check(_with(change), "tiny"))
     (found,) = findings(activations)
-    assert "the equation holds with other parameters than the checkpoint's" in sentence(found)
-    assert (numbers in evidence(found), "amplitude" in evidence(found), usual in cause(found)) == (True, False, True), evidence(
-        found
-    )
+    assert "the equation holds with other parameters than the checkpoint's" in found.sentence
+    assert (numbers in found.evidence, "amplitude" in found.evidence, usual in found.cause) == (True, False, True), found.evidence

@@ -5,7 +5,6 @@ import pytest
 from conformance import check
 from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.detection.mistakes import MISTAKES
-from conformance.report.finding_sentences import evidence, sentence
 from conformance.report.findings import findings
 from conformance.report.representations import case_text
 from conformance.results.case import Case
@@ -23,7 +22,7 @@ def _planted(*names: str) -> Candidate:
 
 def test_a_bert_with_five_faults_in_five_layers_gets_five_correct_sentences() -> None:
     found = findings(activation_records(check(_planted(*FIVE), "deep")))
-    assert {sentence(f) for f in found} == {
+    assert {f.sentence for f in found} == {
         "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12",
         "layer 1, intermediate.intermediate_act_fn: GELU is computed with tanh, where the architecture has erf",
         "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
@@ -74,7 +73,7 @@ def test_a_mistake_that_cannot_be_distinguished_is_given_with_its_own_estimate()
     weight = _fault(step, "mask-constant", "weight", 0.25, 1e-7, 0.0)
     (found,) = findings([activation(CASE, step, 100.0, (scale,), alternatives=[[temperature], [weight]])])
     assert found.others == ("mask-constant", "softmax-temperature")
-    same, which, other = sentence(found).split("; ")
+    same, which, other = found.sentence.split("; ")
     assert same.endswith("= 0.3535534 (or the softmax has a temperature of 0.3535534")
     assert which == "the exposed activations cannot tell which)"
     assert other.startswith("with these inputs and exposed activations it cannot be distinguished from mask-constant (weight 0.25,")
@@ -91,7 +90,7 @@ LAYERS = {
 @pytest.mark.parametrize("said", LAYERS)
 def test_estimates_that_contradict_each_other_are_given_with_their_steps(said: str) -> None:
     (found,) = findings([_layer(0, 1e-5, 2e-8), *(_layer(n, *numbers) for n, numbers in enumerate(LAYERS[said], 1))])
-    assert evidence(found) == EPSILON + said
+    assert found.evidence == EPSILON + said
 
 
 # Of positions.

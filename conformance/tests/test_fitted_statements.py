@@ -19,7 +19,7 @@ from conformance.judge.judged_elements import judged_elements
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array, Mask, as_array
 from conformance.oracle import Network, Step
-from conformance.results.result import NamedFinding
+from conformance.report.finding import Finding
 from conformance.tests.planted_mistakes import MadeOf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,7 +32,7 @@ def _first(**steps: Formula) -> Candidate:
     return Candidate([changed(step, formula, layers=(0,) if step in LAYER_STEPS else None) for step, formula in steps.items()])
 
 
-def _with(golden: Any = "tiny", dtype: str = "float32", **steps: Formula) -> tuple[NamedFinding, ...]:
+def _with(golden: Any = "tiny", dtype: str = "float32", **steps: Formula) -> tuple[Finding, ...]:
     return check(_first(**steps), golden, dtype=dtype).findings
 
 

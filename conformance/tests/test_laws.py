@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis.database import InMemoryExampleDatabase
 
 from conformance import Checkpoint, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
@@ -22,7 +21,7 @@ from conformance.checks.laws import batches
 from conformance.checks.laws.batches import generated, padding_length
 from conformance.checks.laws.law import Law
 from conformance.checks.run_check import run_check
-from conformance.checks.search.find import SearchState, find_counterexample
+from conformance.checks.search.find import Search
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.goldens.manifest import DEFAULT_GOLDENS
@@ -127,7 +126,7 @@ def _drawn(law: Law, plan: Plan, boundaries: Any = ()) -> list[Example]:
         seen.append(example)
         return 0.0
 
-    find_counterexample(holds, law.examples(TINY), plan, SearchState(), boundaries=boundaries)
+    Search().run(holds, law.examples(TINY), plan, boundaries=boundaries)
     return seen
 
 
@@ -242,23 +241,6 @@ def test_an_example_is_used_only_on_goldens_that_it_fits_and_must_be_complete() 
     assert (result.outcome, result.exit_code, "lacks the variation 'tokens'" in result.reason) == ("error", 2, True)
 
 
-def test_a_failing_example_is_stored_and_tried_first_separately_for_each_search() -> None:
-    remembered = InMemoryExampleDatabase()
-
-    def holds(example: Example) -> float:
-        if (example.batch.input_ids == 95).any() and example.batch.size > 2:
-            raise LawBroken("95 among three")
-        return 0.0
-
-    def tried(key: str, examples: int) -> int | None:
-        found = SearchState()
-        find_counterexample(holds, padding_length.examples(TINY), Plan(examples, None, remembered), found, key=key)
-        return found.tried if found.failure else None
-
-    assert tried("one", 500) is not None
-    assert (tried("one", 1), tried("another", 1)) == (1, None)
-
-
 def test_boundary_cases_are_among_the_examples_of_every_law() -> None:
     for name in [name for name in LAWS if name != "tokenization"]:
         law = CHECKS[name]
@@ -277,10 +259,10 @@ def _fails_at(fails: Callable[[int, int], bool], drawn: Callable[[Example], bool
             raise LawBroken("wrong at this size")
         return 0.0
 
-    found = SearchState()
-    find_counterexample(holds, generated.examples(TINY).filter(drawn), Plan(), found, boundaries=generated.boundaries(TINY))
-    assert found.example
-    return found.example.batch.input_ids.shape  # type: ignore[return-value]  # of two axes
+    search = Search()
+    search.run(holds, generated.examples(TINY).filter(drawn), Plan(), boundaries=generated.boundaries(TINY))
+    assert search.example
+    return search.example.batch.input_ids.shape  # type: ignore[return-value]  # of two axes
 
 
 def test_a_failure_at_a_boundary_is_minimised_only_as_far_as_it_stays_at_the_boundary() -> None:
@@ -351,12 +333,11 @@ def test_the_earlier_parts_of_a_batch_are_among_the_runs_of_a_failure(monkeypatc
 def test_batches_at_boundaries_are_larger_than_those_of_every_golden_on_which_each_check_runs() -> None:
     goldens = [batch for golden in (*DEFAULT_GOLDENS, "edges") for batch in load_golden(golden).batches.values()]
     for name in ("tiny", "sinusoidal", "edges"):
-        architecture, found = load_golden(name).checkpoint.architecture, SearchState()
-        boundaries = generated.boundaries(architecture)
-        find_counterexample(lambda _: 0.0, generated.examples(architecture), Plan(), found, boundaries=boundaries)
-        assert max(rows for rows, _ in found.sizes) > max(batch.size for batch in goldens)
-        assert max(length for _, length in found.sizes) == architecture.longest
-        assert max(rows * length for rows, length in found.sizes) > max(batch.input_ids.size for batch in goldens)
+        architecture, search = load_golden(name).checkpoint.architecture, Search()
+        search.run(lambda _: 0.0, generated.examples(architecture), Plan(), boundaries=generated.boundaries(architecture))
+        assert max(rows for rows, _ in search.sizes) > max(batch.size for batch in goldens)
+        assert max(length for _, length in search.sizes) == architecture.longest
+        assert max(rows * length for rows, length in search.sizes) > max(batch.input_ids.size for batch in goldens)
 
 
 @pytest.mark.landing(variant=THIRTY[::6])

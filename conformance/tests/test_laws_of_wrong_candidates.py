@@ -105,10 +105,12 @@ def test_a_broken_law_is_found_beside_a_wrong_forward_pass(broken: str, seed: in
     assert "in the other run" in result.reason
 
 
-def test_an_unknown_equation_that_magnifies_rounding_is_undecided() -> None:
+def test_a_law_that_is_undecided_fails_at_the_step_that_is_wrong_in_both_runs() -> None:
     result = _judged(Candidate([changed("probs", _shifted)]), "batching", examples=40)
-    assert (result.outcome, result.executed) == ("skip", False)
-    assert "not decided: encoder.layer.0.attention.self.probs is wrong in both runs" in result.reason
+    assert (result.outcome, result.executed, result.exit_code) == ("fail", True, 1)
+    step = "encoder.layer.0.attention.self.probs"
+    assert result.reason.startswith(f"not decided: {step} is wrong in both runs")
+    assert re.search(rf"; {re.escape(step)}\[.*\] is \S+, expected \S+: \S+ times what", result.reason), result.reason
 
 
 def test_a_difference_in_a_step_that_rounds_nothing_has_no_ratio() -> None:

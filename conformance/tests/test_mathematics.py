@@ -19,7 +19,7 @@ from conformance.judge.detection_power import power
 from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
 from conformance.numerics.formats import FORMATS, Array
-from conformance.numerics.thresholds import FALSE_ALARM, max_threshold, rms_threshold, sidak_share
+from conformance.numerics.thresholds import FALSE_ALARM, FALSE_ALARM_TEXT, max_threshold, rms_threshold, sidak_share
 from conformance.oracle import EQUATIONS, Network
 from conformance.oracle.embeddings import EncoderStates, Lookup, Sinusoids
 from conformance.oracle.gradients.pooling import MaximumBackward
@@ -185,3 +185,7 @@ def test_every_fault_is_separable_on_one_of_the_generated_goldens(dtype: str) ->
     assert sorted(promised - set(best)) == []
     hidden: set[str] = set() if dtype == "float32" else BELOW_HALF
     assert {fault for fault, z in best.items() if z < 12.0} == hidden
+
+
+def test_the_false_alarm_probability_is_rendered_exactly() -> None:
+    assert float(FALSE_ALARM_TEXT) == FALSE_ALARM

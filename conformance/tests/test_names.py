@@ -16,7 +16,7 @@ from conformance.benchmarks.detection.mistakes.weights import bytes_of
 from conformance.benchmarks.detection.networks import network
 from conformance.judge import observation
 from conformance.model.batch import Batch
-from conformance.results.result import NamedFinding
+from conformance.report.finding import Finding
 from conformance.tests.planted_mistakes import MadeOf
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -28,7 +28,7 @@ def planted(name: str, *layers: int) -> Sequence[Change]:
     return MISTAKES[name].at(*layers)
 
 
-def findings(*changes: Any, golden: str | Golden = "tiny", dtype: str = "float32", **options: Any) -> tuple[NamedFinding, ...]:
+def findings(*changes: Any, golden: str | Golden = "tiny", dtype: str = "float32", **options: Any) -> tuple[Finding, ...]:
     result = check(Candidate(changes, **options), network("bert", 1) if golden == "bert" else golden, dtype=dtype)
     assert result.outcome in ("pass", "fail"), result.reason
     return result.findings

@@ -103,7 +103,7 @@ def test_a_session_in_which_a_check_ran_or_none_was_started_keeps_its_exit_statu
     result.stdout.no_fnmatch_line(NOTHING)
 
 
-@pytest.mark.parametrize("check", ["values", "moments"])
+@pytest.mark.parametrize("check", ["values", "stages"])
 def test_a_violation_of_the_contract_before_the_first_verdict_counts_as_a_check_that_ran(
     pytester: pytest.Pytester, check: str
 ) -> None:

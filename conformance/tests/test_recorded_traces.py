@@ -201,7 +201,7 @@ def test_traces_of_several_devices_or_with_different_inputs_on_one_golden_are_re
     assert "different inputs of tiny" in capsys.readouterr().err
 
 
-VIEWS = ("outputs", "stages", "moments")
+VIEWS = ("outputs", "stages")
 
 
 def test_the_checks_of_a_part_of_a_trace_know_that_it_is_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import check as judge
-from conformance.benchmarks.detection.bert import Candidate, changed
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.benchmarks.training import dropouts, initial, loops
@@ -27,7 +26,6 @@ BROKEN = {
     "values": Planted(epsilon(0)),
     "outputs": Planted(unscaled(1)),
     "stages": Planted(unscaled(0)),
-    "moments": Candidate([changed("norms", "x * weight + bias")]),
     "gradients": WithWrongBackward(WRONG["mean detached"]),
     "training-mode": dropouts.WRONG["rate doubled"].candidate,
     "initialization": initial.WRONG["torch's defaults"].candidate,

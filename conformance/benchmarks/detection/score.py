@@ -25,7 +25,8 @@ from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.thresholds import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.oracle import Network
-from conformance.results.result import NamedFinding, Result
+from conformance.report.finding import Finding
+from conformance.results.result import Result
 
 TABLE = Path(__file__).with_name("RESULTS.md")
 FORMATS = ("float32", "bfloat16", "float16")
@@ -145,7 +146,7 @@ def origins(trial: Trial, golden: Golden) -> list[frozenset[str]]:
     return [trial.row.begins(a, layer) for layer in trial.layers]
 
 
-def of_finding(finding: NamedFinding, says: Collection[str]) -> str:
+def of_finding(finding: Finding, says: Collection[str]) -> str:
     """Return how one finding is named."""
     reported = {finding.name, *finding.others}
     if reported.isdisjoint(says):

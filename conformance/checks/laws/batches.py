@@ -7,14 +7,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law, Variation, require_no_effect, run_of
-from conformance.checks.search.agreement import RowPairs, require_agreement, require_identity
+from conformance.checks.search.agreement import RowPairs, broken_at, require_agreement, require_identity
 from conformance.checks.search.strategies import TOKENS, Batches, ids
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
-from conformance.judge.local_error import screened
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, Ids
-from conformance.results.example import Example, LawBroken, Location, Run, beyond_rounding
+from conformance.results.example import Example, LawBroken, Run
 
 
 @Law.of(
@@ -28,14 +27,11 @@ from conformance.results.example import Example, LawBroken, Location, Run, beyon
 def generated(subject: Subject, example: Example) -> float:
     """Every activation on drawn batches agrees with the oracle; it is the only law with a reference."""
     run = run_of(subject, example.batch)
-    tested = screened(subject.network(example.batch), run.values, subject.dtype, subject.device, subject.tests, subject.functions)
+    tested = subject.screened(run)
     wrong = next((step for step in tested if step.excess > 1.0), None)
     if wrong is None:
         return max((step.excess for step in tested), default=0.0)
-    place = Location(wrong.activation, wrong.index, wrong.index, (wrong.actual, wrong.expected))
-    where = f"{wrong.activation}{list(wrong.index)}"
-    rendered = f"{where} is {wrong.actual:.9g}, expected {wrong.expected:.9g}: {beyond_rounding(wrong.excess)}"
-    raise LawBroken(rendered, (run,), place, wrong.excess)
+    raise broken_at(run, wrong)
 
 
 def _more(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:

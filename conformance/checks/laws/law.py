@@ -16,7 +16,7 @@ from conformance.checks.contract import require_support
 from conformance.checks.integrity import unaltered
 from conformance.checks.judgement import check_values
 from conformance.checks.search.agreement import RowPairs, require_agreement
-from conformance.checks.search.find import SearchState, find_counterexample
+from conformance.checks.search.find import Search
 from conformance.checks.search.strategies import ANY, ROWS, Batches
 from conformance.checks.search.subject import Subject, static_shape
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
@@ -74,24 +74,24 @@ class Law(Check):
 
     def run(self, request: Request) -> Result:
         """Search for an example on which the law does not hold and return the result; no exception is raised."""
-        found = SearchState()
+        search = Search()
 
         def judged() -> Termination:
             with unaltered(request.golden, request.candidate):
-                return _searched(self, request, found)
+                return _searched(self, request, search)
 
         termination = run_guarded(judged)
         if termination.outcome not in ("pass", "fail", "skip"):
             _prepared.cache_clear()  # The process in which the candidate was prepared may have ended.
-        verdicts = _verdicts(request, found) if self.by_oracle and termination.outcome != "error" else ()
+        verdicts = _verdicts(request, search) if self.by_oracle and termination.outcome != "error" else ()
         return termination.result(
             request.case,
-            executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
+            executed=termination.outcome in ("pass", "fail", "crash") and search.tried > 0,
             verdicts=verdicts,
             by_values=any(v.outcome == "fail" for v in verdicts),
-            sizes=found.sizes,
-            searched=Searched(found.tried, found.worst, request.plan.seed is not None),
-            counterexample=_counterexample(found),
+            sizes=search.sizes,
+            searched=Searched(search.tried, search.worst, request.plan.seed is not None),
+            counterexample=_counterexample(search),
         )
 
 
@@ -112,7 +112,7 @@ def _examples(draw: st.DrawFn, law: Law, architecture: Architecture, batches: st
     return Example(batch, draw(law.variations(batch, architecture)))
 
 
-def _searched(law: Law, request: Request, found: SearchState) -> Termination:
+def _searched(law: Law, request: Request, search: Search) -> Termination:
     case = request.case
     format_named(case.dtype)
     require_place(request.candidate, case.device)
@@ -125,33 +125,33 @@ def _searched(law: Law, request: Request, found: SearchState) -> Termination:
     architecture = subject.checkpoint.architecture
     given = [example for example in request.examples if fits(example.batch, architecture)]
     boundaries = law.boundaries(architecture)[: request.plan.examples // 2]
-    find_counterexample(partial(law.function, subject), law.examples(architecture), plan, found, given, str(case), boundaries)
-    if found.failure is None:
+    search.run(partial(law.function, subject), law.examples(architecture), plan, given, boundaries)
+    if search.failure is None:
         return Termination("pass")
-    if isinstance(found.failure, CandidateEnded | CandidateTimeout | RegistrationError):
-        raise found.failure
+    if isinstance(search.failure, CandidateEnded | CandidateTimeout | RegistrationError):
+        raise search.failure
     size = static_shape(subject, request.golden.batches)
-    outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
-    how_often = "" if found.repeatable else "; when run again it did not fail: it depends on what was called before"
-    return Termination(outcome, f"{size}{found.failure}{how_often}", 1)
+    outcome: Outcome = "crash" if isinstance(search.failure, CandidateCrash) else "fail"
+    how_often = "" if search.repeatable else "; when run again it did not fail: it depends on what was called before"
+    return Termination(outcome, f"{size}{search.failure}{how_often}", 1)
 
 
-def _verdicts(request: Request, found: SearchState) -> tuple[Verdict, ...]:
+def _verdicts(request: Request, search: Search) -> tuple[Verdict, ...]:
     """Return the verdicts of a full judgement of the counterexample; none if there is no counterexample."""
-    if found.example is None:
+    if search.example is None:
         return ()
-    golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": found.example.batch})
+    golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": search.example.batch})
     return check_values(replace(request.on(golden), plan=USUAL, require=())).verdicts
 
 
-def _counterexample(found: SearchState) -> Counterexample | None:
-    if found.example is None or found.failure is None:
+def _counterexample(search: Search) -> Counterexample | None:
+    if search.example is None or search.failure is None:
         return None
-    if isinstance(found.failure, LawBroken):
-        return Counterexample(found.example, {f"run-{i}": run for i, run in enumerate(found.failure.runs, 1)}, found.failure)
-    batch = found.failure.batch  # the failing batch, which the law may have derived from the example's batch
+    if isinstance(search.failure, LawBroken):
+        return Counterexample(search.example, {f"run-{i}": run for i, run in enumerate(search.failure.runs, 1)}, search.failure)
+    batch = search.failure.batch  # the failing batch, which the law may have derived from the example's batch
     runs = {"run-1": Run(batch, {})} if batch else {}
-    return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))
+    return Counterexample(search.example, runs, crashes=isinstance(search.failure, CandidateCrash))
 
 
 def _subject(request: Request) -> Subject:

@@ -14,6 +14,9 @@ runs, for the candidate's own inputs to it, are not known: the candidate has ano
 undecided at that step, and at those that are computed from it, if it is at most √u of the largest result. With a larger difference,
 an equation would lose more than half of its digits to rounding: it would have no result. A step that is wrong in one of the runs
 only has the equation of a BERT: what the candidate computes in the other depends on what must have no effect.
+
+That a step is wrong is itself a judgement, made by the oracle on the runs of the comparison. A check that decides nothing else
+therefore fails at that step: it neither passes nor is omitted.
 """
 
 import math
@@ -26,9 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.checks.search.subject import Subject
-from conformance.errors import Unsupported
 from conformance.judge.judged_elements import judged_elements, sums_of_independent_rows
-from conformance.judge.local_error import screened
+from conformance.judge.local_error import Screened
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.gradients import ancestors
 from conformance.numerics.arithmetic import Arithmetic, hypotheses
@@ -90,11 +92,29 @@ def _rounding(subject: IdentityKey[Subject], run: IdentityKey[Run]) -> Mapping[s
 
 
 @lru_cache(maxsize=2)
-def _wrong(subject: IdentityKey[Subject], run: IdentityKey[Run]) -> frozenset[str]:
-    """Return the names of the activations of a run that are wrong for the candidate's own inputs to them."""
-    asked, ran = subject.value, run.value
-    found = screened(asked.network(ran.batch), ran.values, asked.dtype, asked.device, asked.tests, asked.functions)
-    return frozenset(one.activation for one in found if one.excess > 1.0)
+def _wrong(subject: IdentityKey[Subject], run: IdentityKey[Run]) -> Mapping[str, Screened]:
+    """Return the activations of a run that are wrong for the candidate's own inputs to them, by name."""
+    return {step.activation: step for step in subject.value.screened(run.value) if step.excess > 1.0}
+
+
+class Undecided(Exception):
+    """A step is wrong in both of two runs, so that it is not known by how much rounding separates them.
+
+    Attributes:
+        wrong: the failure of that step, judged by the oracle on the first run.
+    """
+
+    def __init__(self, wrong: LawBroken) -> None:
+        """Initialize the exception with the failure of the step."""
+        super().__init__(wrong.reason)
+        self.wrong = wrong
+
+
+def broken_at(run: Run, step: Screened, reason: str = "") -> LawBroken:
+    """Return the failure of a step of a run, judged by the oracle on the candidate's own inputs; `reason` precedes its sentence."""
+    place = Location(step.activation, step.index, step.index, (step.actual, step.expected))
+    where = f"{step.activation}{list(step.index)} is {step.actual:.9g}, expected {step.expected:.9g}"
+    return LawBroken(f"{reason}{where}: {beyond_rounding(step.excess)}", (run,), place, step.excess)
 
 
 @dataclass(frozen=True)
@@ -112,28 +132,27 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
 
     Raises:
         LawBroken: at the first activation, in the order of computation, that exceeds its limit.
-        Unsupported: if an activation differs whose rounding errors are not known, and no other exceeds its limit.
+        Undecided: if an activation differs whose rounding errors are not known, and no other exceeds its limit.
     """
     alpha = sidak_share(2 * subject.tests * max(len(first.values), 1))
-    asked, worst, undecided = IdentityKey(subject), 0.0, ""
+    asked, worst, undecided = IdentityKey(subject), 0.0, None
     for compared in _compared(subject, first, second, alike):
         # Sigma, which costs more than the run, is computed only if an activation differs.
         excess, index = compared.excess(_rounding(asked, IdentityKey(first)), alpha)
-        if excess > 1.0:
-            place, name = compared.place(index), compared.row.name
-            in_first, in_second = _wrong(asked, IdentityKey(first)), _wrong(asked, IdentityKey(second))
-            before = [] if name in in_first ^ in_second else ancestors(subject.network(first.batch).table, name)
-            unknown = next((row.name for row in before if row.name in in_first & in_second), "")
-            if not unknown or not compared.agrees_in_half_of_the_digits(format_named(subject.dtype)):
-                raise LawBroken(f"{place}: {beyond_rounding(excess)}", (first, second), place, excess)
-            undecided = undecided or (
-                f"not decided: {unknown} is wrong in both runs (see the check `values`), so that it is not known how far rounding "
-                f"separates two runs of it: {place}"
-            )
-        else:
+        if excess <= 1.0:
             worst = max(worst, excess)
-    if undecided:
-        raise Unsupported(undecided)
+            continue
+        place, name = compared.place(index), compared.row.name
+        in_first, in_second = _wrong(asked, IdentityKey(first)), _wrong(asked, IdentityKey(second))
+        is_wrong_once = (name in in_first) != (name in in_second)
+        before = () if is_wrong_once else ancestors(subject.network(first.batch).table, name)
+        unknown = next((row.name for row in before if row.name in in_first and row.name in in_second), None)
+        if unknown is None or not compared.agrees_in_half_of_the_digits(format_named(subject.dtype)):
+            raise LawBroken(f"{place}: {beyond_rounding(excess)}", (first, second), place, excess)
+        why = f"not decided: {unknown} is wrong in both runs, so that it is not known how far rounding separates two runs of it; "
+        undecided = undecided or Undecided(broken_at(first, in_first[unknown], why))
+    if undecided is not None:
+        raise undecided
     return worst
 
 

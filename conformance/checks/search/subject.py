@@ -21,6 +21,7 @@ from conformance.errors import (
     CandidateError,
     CandidateFailure,
 )
+from conformance.judge.local_error import Screened, screened
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
@@ -28,7 +29,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.function_error_bounds import FunctionErrorBounds
 from conformance.numerics.memo import IdentityKey
 from conformance.oracle import Network
-from conformance.results.example import Values
+from conformance.results.example import Run, Values
 from conformance.results.termination import call_candidate
 
 
@@ -97,6 +98,10 @@ class Subject:
         except CandidateFailure as failure:
             failure.batch = batch
             raise
+
+    def screened(self, run: Run) -> list[Screened]:
+        """Return the judgement of each activation of a run from the candidate's own inputs to it, in the order of computation."""
+        return screened(self.network(run.batch), run.values, self.dtype, self.device, self.tests, self.functions)
 
     def _here(self, batch: Batch) -> TorchBatch:
         """Return the batch on the candidate's device; guarded because an earlier call may have broken the device."""
