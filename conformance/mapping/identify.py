@@ -23,6 +23,7 @@ from conformance.model.batch import Batch
 from conformance.names import words
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle.correlated_errors import CorrelatedErrors
 from conformance.oracle.equations import EQUATIONS
@@ -249,7 +250,20 @@ class Identification:
         parents = [known.values[p] for p in row.parents]
         if row.kind == "copy":
             return parents[0]
-        parameters = {role: self._parameter(known, name, row) for role, name in self._named(row).items()}
+        sources = {role: known.sources.get(name) for role, name in self._named(row).items()}
+        # The search ahead computes the same step again for most of the next rows.
+        key = row.name, *map(IdentityKey, (*parents, *sources.values()))
+        if key not in self._computed:
+            self._computed[key] = self._computed_value(row, parents, sources)
+        return self._computed[key]
+
+    @cached_property
+    def _computed(self) -> dict[tuple[object, ...], Value]:
+        return {}
+
+    def _computed_value(self, row: Activation, parents: Sequence[Value], sources: Mapping[str, ParameterSource | None]) -> Value:
+        shapes = {role: self._shapes[name] for role, name in self._named(row).items()}
+        parameters = {role: np.zeros(shapes[role]) if of is None else of.of(row.layer) for role, of in sources.items()}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
         own = step.roundings(self.arithmetic)
         errors = [CorrelatedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
@@ -265,19 +279,21 @@ class Identification:
 
         Of pairs of tokens it is the nearest alone: another may be the scores with a mask, which any mask leaves as they are.
         """
-        near = self.operations.nearest(known.values[row.name].value, self.batch.mask)
-        for laid in near[:1] if "query" in row.axes else near:
-            own = Value(laid, np.zeros(()), np.zeros(()), False, is_own=True)
+        value = known.values[row.name]
+        if (key := IdentityKey(value)) not in self._nearest:
+            nearest = self.operations.nearest(value.value, self.batch.mask)
+            self._nearest[key] = [Value(laid, np.zeros(()), np.zeros(()), False, is_own=True) for laid in nearest]
+        for own in self._nearest[key][:1] if "query" in row.axes else self._nearest[key]:
             yield replace(known, values={**known.values, row.name: own})
+
+    @cached_property
+    def _nearest(self) -> dict[IdentityKey[Value], list[Value]]:
+        return {}
 
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""
         found = self.tensors.sources(self._shapes[name], layered=row.layer is not None)
         return [s for s in found if s.tensor.owner in self.reading] if _is_head(row) else found
-
-    def _parameter(self, known: Known, name: str, row: Activation) -> Array:
-        source = known.sources.get(name)
-        return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
 
     def _named(self, row: Activation) -> dict[str, str]:
         """Return the names of the row's parameters by role, with those of layer 0 for all layers."""

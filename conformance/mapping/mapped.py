@@ -66,16 +66,17 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
 def _other_activation_function(found: Proposal) -> str:
     """Return another activation function that the module computes, if it cannot be given any; else an empty string.
 
-    It is that function with which the largest number of activations match the oracle, if more than with the architecture's do.
+    It is that function with which, called as proposed, most activations match the oracle, if more than with the architecture's do.
     """
     best, of = found.coverage
     if best == of or "hidden_act" in found.builder.given:
         return ""
-    a, best_function = found.architecture, ""
-    for function in _ACTIVATION_FUNCTIONS:
-        if function != a.hidden_act:
-            computed, _ = _proposed(found.builder, found.name, found.home, a.with_(hidden_act=function)).coverage
-            best, best_function = (computed, function) if computed > best else (best, best_function)
+    best_function = ""
+    for a in (found.architecture.with_(hidden_act=f) for f in _ACTIVATION_FUNCTIONS if f != found.architecture.hidden_act):
+        module, tensors = _drawn_module(found.builder, a)
+        with eager_if(True):
+            computed, _ = counted(_tried(found.call, module, tensors, a).known, a)
+        best, best_function = (computed, a.hidden_act) if computed > best else (best, best_function)
     return best_function
 
 
@@ -96,13 +97,17 @@ def _with_positions(factory: Any, name: str) -> Architecture:
     return PROBE.with_(position_embedding_type="sinusoidal")
 
 
-def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
+def _drawn_module(builder: Builder, a: Architecture) -> tuple[nn.Module, Tensors]:
+    """Return the module with random parameters, and these."""
     module = _guarded(lambda: builder.build(a), "its constructor")
     _require_values(module)
     module = module.float().eval()
     _require_unparametrized(module)
-    state = _guarded(lambda: _drawn(module), "setting its parameters")
-    tensors = grouped(state, a)
+    return module, grouped(_guarded(lambda: _drawn(module), "setting its parameters"), a)
+
+
+def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
+    module, tensors = _drawn_module(builder, a)
     with eager_if(True):  # a compiled graph hides its operations
         call, computed, known, search = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
@@ -253,14 +258,10 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     Of equal ways, it is the likeliest by names: the total number of matching activations is no reason to choose another, since with
     a wrong mask a module that has a mistake may compute more of them.
     """
-    arithmetic = representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
     last = last_hidden(a)
     trials: dict[int, _Trial] = {}
-    for place, call, given in _distinct(module, a):
-        run = partial(call.run, module, given.on("cpu"))
-        computed = _guarded(partial(observe, module, run, a.num_attention_heads), "its forward pass")
-        search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
-        trials[place] = trial = _Trial(call, computed, search, search.run())
+    for place, call in _distinct(module, a):
+        trials[place] = trial = _tried(call, module, tensors, a)
         values = trial.known.values
         if last not in values or (values[last].found and trial.masked_layers == a.num_hidden_layers):
             break
@@ -268,6 +269,20 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     best = max(by_name, key=lambda trial: trial.rank)
     call = replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a)))
     return call, best.computed, best.known, best.search
+
+
+def _tried(call: Call, module: nn.Module, tensors: Tensors, a: Architecture) -> _Trial:
+    """Return what the module computes if it is called in this way, and the parameters that are identified in it."""
+    arithmetic = representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
+    given = _batch_of(call, a)
+    run = partial(call.run, module, given.on("cpu"))
+    computed = _guarded(partial(observe, module, run, a.num_attention_heads), "its forward pass")
+    search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
+    return _Trial(call, computed, search, search.run())
+
+
+def _batch_of(call: Call, a: Architecture) -> Batch:
+    return batch_for(a, padded_at_end=call.takes_lengths)
 
 
 def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:
@@ -285,8 +300,8 @@ def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iter
         yield f"{start} model({best.call.arguments}), which the names suggest"
 
 
-def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, Batch]]:
-    """Yield the ways of calling the module that run, each with its place by name and a suitable batch; one way for each result.
+def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call]]:
+    """Yield the ways of calling the module that run, each with its place by name; one way for each result.
 
     Ways with which the ids of padding have no effect on the result come first: they are usually right, and need no other trial.
 
@@ -294,10 +309,10 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, B
         CandidateError: no way of calling the module returns a tensor.
     """
     results: list[Any] = []
-    found: list[tuple[bool, Call, Batch]] = []
+    found: list[tuple[bool, Call]] = []
     errors: list[str] = []
     for call in calls(module):
-        given = batch_for(a, padded_at_end=call.takes_lengths)
+        given = _batch_of(call, a)
         other = replace(given, input_ids=np.where(given.mask, given.input_ids, (given.input_ids + 1) % 2))
         try:
             with torch.no_grad():
@@ -307,14 +322,14 @@ def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[int, Call, B
             continue
         if not any(result.shape == r.shape and torch.equal(result.nan_to_num(), r.nan_to_num()) for r in results):
             results.append(result)
-            found.append((not _same_where_real(result, again, given), call, given))
+            found.append((not _same_where_real(result, again, given), call))
     if not found:
         raise CandidateError(
             f"no way of calling it gives a tensor. Its forward takes {inspect.signature(module.forward)}. The first call that was "
             f"tried, model({next(calls(module)).arguments}):\n{errors[0]}Give instead a class whose forward takes input_ids, "
             "token_type_ids and attention_mask, int64 (B, S), and calls it"
         )
-    yield from ((place, call, given) for place, (_, call, given) in sorted(enumerate(found), key=lambda one: one[1][0]))
+    yield from ((place, call) for place, (_, call) in sorted(enumerate(found), key=lambda one: one[1][0]))
 
 
 def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:
