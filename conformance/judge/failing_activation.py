@@ -24,7 +24,7 @@ from conformance.judge.explanation_search import (
 )
 from conformance.judge.fault_directions import Direction, direction, in_other_layers, possible_directions
 from conformance.judge.fault_effects import BlockTotals
-from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, matched, project, row_nlls
+from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, project, projection_result, row_nlls
 from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact, of_segment
@@ -394,8 +394,11 @@ def _filters_of_exact(observation: Observation, storage: Format, threshold: floa
         if effect is not None and is_gross(size := largest_element(effect, _nominal(probe, storage)), threshold):
             yield gross_result(near, size)
         elif (on_whole := near.on(whole.segment)).effect is not None:
-            found = matched(on_whole, whole.actual, _nominal(whole, storage), threshold, threshold)
-            yield from (found,) if found else ()
+            noise = _nominal(whole, storage)
+            if is_gross(size := largest_element(on_whole.known_effect, noise), threshold):
+                yield gross_result(on_whole, size)
+            elif projection := project(whole.residual, on_whole.known_effect, noise):
+                yield projection_result(on_whole, projection, threshold)
 
 
 def _nominal(block: Block, storage: Format) -> Noise:

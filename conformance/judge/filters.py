@@ -114,12 +114,9 @@ def project(residual: Array, effect: Array, noise: Noise) -> Projection | None:
 
 
 def expected_z(effect: Array, noise: Noise, largest: float) -> float:
-    """Return the z that is expected if the fault is present, or its largest element in sigma if the fault is gross.
+    """Return the z that is expected of a fault with this effect, or its largest element in sigma if it is gross.
 
-    Args:
-        effect: the change of the result by the fault.
-        noise: the noise of the segment.
-        largest: the limit of the largest error, in sigma.
+    The limit of the largest error of a correct candidate, in sigma, is `largest`.
     """
     size = largest_element(effect, noise)
     if is_gross(size, largest):
@@ -141,22 +138,6 @@ def largest_element(effect: Array, noise: Noise) -> float:
 def is_gross(size: float, largest: float) -> bool:
     """Return whether a direction whose largest element is `size` is detected with certainty without a filter."""
     return size >= max(GROSS * largest, SEPARABLE_Z)
-
-
-def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
-    """Return the result of the filter of a fault of usual size on the candidate's array; None if it moves no judged element.
-
-    Args:
-        direction: the fault's direction.
-        actual: the candidate's array.
-        noise: the noise of the segment.
-        threshold: the threshold of |z|.
-        largest: the limit of the largest error, in sigma.
-    """
-    if is_gross(size := largest_element(direction.known_effect, noise), largest):
-        return gross_result(direction, size)
-    found = project(actual - direction.base.value, direction.known_effect, noise)
-    return None if found is None else projection_result(direction, found, threshold)
 
 
 def gross_result(direction: Direction, size: float) -> FilterResult:
@@ -183,13 +164,9 @@ def projection_result(direction: Direction, found: Projection, threshold: float,
 
 
 def is_detected(found: Projection, threshold: float, *, signed: bool) -> bool:
-    """Return whether a projection shows that the residual is not noise.
+    """Return whether a projection on a fault's effect shows, at a threshold of |z|, that the residual is not noise.
 
-    Args:
-        found: the projection on a fault's effect.
-        threshold: the threshold of |z|.
-        signed: whether the effect has its full size, as that of a fault without a parameter; a parameter may be wrong by any amount
-            in either direction.
+    The effect of a fault without a parameter is `signed`: it has its full size. A parameter may be wrong by any amount.
     """
     if signed:
         return min(found.z, found.expected_z) > threshold and found.amplitude > 0.5

@@ -82,12 +82,13 @@ class Part:
     taken: Callable[[Observation, Ids], Observation]
     positions: Ids | None = None
 
-    def in_whole(self, local: LocalJudgement) -> LocalJudgement:
-        """Return a judgement of this part with the index of its largest error in the whole activation."""
+    def in_whole(self, local: LocalJudgement, share: float, basis: Basis) -> LocalJudgement:
+        """Return a judgement of this part, which is a share of the activation, as that of all: likelihoods are extrapolated."""
         first, *others = local.error.index
         row = int(self.rows[first])
         index = (row, *others) if self.positions is None else (row, int(self.positions[first]), *others[1:])
-        return replace(local, error=replace(local.error, index=index))
+        error, nll, row_nll = replace(local.error, index=index), local.nll / share, local.row_nll / share
+        return replace(local, error=error, nll=nll, row_nll=row_nll, rests_on=basis)
 
     def at(self, numbers: Ids) -> "Part":
         """Return the part of this part with these indices of its first axis."""
@@ -137,6 +138,12 @@ def features_of_gradient(observation: Observation) -> Part | None:
 def _with_rows(observation: Observation, numbers: Ids) -> Observation:
     network = _with_batch(observation.network, observation.network.batch.cut(numbers))
     return _cut(observation, network, lambda array: array[numbers])
+
+
+def _with_heads(observation: Observation, count: int) -> Observation:
+    """Return an observation of attention at its first heads alone."""
+    size = observation.network.architecture.head_size
+    return _cut(observation, observation.network, lambda x: x[:, :count] if x.ndim == 4 else x[..., : count * size])
 
 
 def _with_features(observation: Observation, numbers: Ids) -> Observation:
@@ -260,6 +267,7 @@ def _in_sigma(product: ObservedProduct, arithmetic: Arithmetic) -> Iterator[Arra
 
 
 SAMPLED = 32  # one token in so many, or one row of the batch, is tested exactly; it limits the work and is no threshold
+ATTENTION = frozenset({"scores", "probs", "copy", "context"})  # kinds of steps by which each head is computed from its own features
 # How many times as many rows a larger sample has as it needs if all tell as much; it limits the work and is no threshold, since a
 # sample that loses a mistake is never enough. z² is a sum over rows: these suffice if they tell half as much as the sample's.
 ROOM = 2.0
@@ -270,6 +278,8 @@ def judged_by_gate(
     hypotheses: Sequence[Hypothesis],
     alpha: float,
     judged: Callable[[Observation], Sequence[LocalJudgement]],
+    *,
+    by_head: bool = False,
 ) -> tuple[LocalJudgement, ...]:
     """Return the judgement of a sample under each hypothesis; none if every element is to be tested exactly.
 
@@ -278,6 +288,7 @@ def judged_by_gate(
         hypotheses: the hypotheses. Those under which the sample passes are shown to hold for every element.
         alpha: total false-alarm probability of the activation.
         judged: the exact test, under each hypothesis that is needed; empty if the activation fails.
+        by_head: whether the sample may have some heads of attention alone: where no mistake has a filter.
     """
     if not can_be_gated(observation):
         return ()
@@ -285,6 +296,9 @@ def judged_by_gate(
     sample = sample_of(part, math.ceil(len(part.rows) / SAMPLED))
     if len(sample.rows) == len(part.rows):
         return ()
+    if by_head and len(observation.steps) > 1 and all(step.kind in ATTENTION for step in observation.steps):
+        heads = math.ceil(observation.heads * len(part.rows) / (SAMPLED * len(sample.rows)))
+        sample = replace(sample, observation=_with_heads(sample.observation, heads))
     of_sample = judged(sample.observation)
     if len(sample.rows) < (needed := rows_that_tell(of_sample, sample, part)) <= len(part.rows) / 2:
         sample = sample_of(part, needed)
@@ -300,13 +314,8 @@ def judged_by_gate(
     else:
         is_closed = are_within_limits(part, sample, passing, alpha)
     basis: Basis = "projections" if product else "a lower bound of sigma"
-    share = len(sample.rows) / len(part.rows)
-    return tuple(_in_whole(local, sample, share, basis) for local in of_sample) if is_closed else ()
-
-
-def _in_whole(local: LocalJudgement, sample: Part, share: float, basis: Basis) -> LocalJudgement:
-    """Return the judgement of a sample as that of the activation, whose likelihood is extrapolated from that of the sample."""
-    return replace(sample.in_whole(local), nll=local.nll / share, row_nll=local.row_nll / share, rests_on=basis)
+    share = sample.observation.actual.size / part.observation.actual.size
+    return tuple(sample.in_whole(local, share, basis) for local in of_sample) if is_closed else ()
 
 
 def rows_that_tell(of_sample: Sequence[LocalJudgement], sample: Part, part: Part) -> int:
@@ -340,7 +349,9 @@ def are_within_limits(part: Part, sample: Part, of_sample: Mapping[Hypothesis, L
         alpha: total false-alarm probability of the activation.
     """
     observation, hypotheses = part.observation, list(of_sample)
-    by_row = part.positions is None and len(observation.rows) == len(part.rows)
+    tested = sample.observation
+    is_whole = part.positions is None and tested.actual.shape[1:] == observation.actual.shape[1:]
+    by_row = is_whole and len(observation.rows) == len(part.rows)
     blocks = [rows for rows in observation.rows if not (by_row and rows.start in sample.rows)]
 
     def totals(rows: slice) -> tuple[int, list[tuple[float, float]]]:
@@ -363,7 +374,6 @@ def are_within_limits(part: Part, sample: Part, of_sample: Mapping[Hypothesis, L
         return int(np.count_nonzero(zeroed(block.actual, block.judged))), found
 
     counts, found = zip(*on_all_cores(totals, blocks), strict=True)
-    tested = sample.observation
     count = sum(counts) + (int(np.count_nonzero(tested.judged & (tested.actual != 0.0))) if by_row else 0)
     for hypothesis, of_blocks in zip(hypotheses, zip(*found, strict=True), strict=True):
         limits = Limits.of(observation.independent_rows(hypothesis), observation.count, STATISTICS, alpha)

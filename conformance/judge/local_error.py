@@ -55,7 +55,7 @@ def judge_locally(
     def of_sample(part: Observation) -> tuple[LocalJudgement, ...]:
         return exactly(part, explained=False)  # explanations of a failure are those of every element
 
-    judgements = () if depth == "exhaustive" else judged_by_gate(observation, legal, alpha, of_sample)
+    judgements = () if depth == "exhaustive" else judged_by_gate(observation, legal, alpha, of_sample, by_head=depth == "screen")
     if depth == "screen":
         return judgements or exactly(observation, explained=False)
     judgements = judgements and _with_other_filters(observation, judgements, legal, alpha)

@@ -200,7 +200,9 @@ class Segment:
             model = hypothesis.arithmetic if name in self._stored else hypothesis.arithmetic.intermediate()
             return self.steps[name].least_roundings(model)
 
-        return propagated(self.network.table, self.steps, self.leaf_variance(hypothesis), least), least(self.name).bound
+        last = least(self.name)
+        leaves, table = self.leaf_variance(hypothesis), self.network.table
+        return propagated(table, self.steps, leaves, lambda name: last if name == self.name else least(name)), last.bound
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Return the largest deterministic error of the last step."""

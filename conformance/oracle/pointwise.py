@@ -75,10 +75,17 @@ class Gelu(Pointwise, kinds=("gelu",)):
         )
 
     def least_roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Return the errors of the last product and of the rounding to storage, and the bound of a fused kernel's erf."""
-        variance = np.square(self.value)
-        variance *= arithmetic.elementwise_format.unit_roundoff**2 / 3.0
-        variance += self.stored_variance(arithmetic)
+        """Return the errors of the last product and of the rounding to storage, and the bound of a fused kernel's erf.
+
+        Since ulp > u |y|, the variance of the latter is above u² y²/12. That is half of the mean, and less than the product's own.
+        """
+        u2, variance = arithmetic.elementwise_format.unit_roundoff**2, np.square(self.value)
+        if arithmetic.is_mixed:
+            variance *= u2 / 3.0
+            variance += self.stored_variance(arithmetic)
+        else:
+            variance *= u2 / 3.0 + u2 / 12.0
+            np.maximum(variance, arithmetic.storage.floor_variance, out=variance)
         half = arithmetic.functions.absolute("gelu", arithmetic.accumulate) / 2.0
         return elementwise_roundings(variance, half * np.abs(self.parents[0]))
 

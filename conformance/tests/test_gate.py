@@ -12,7 +12,7 @@ from conformance import load_golden
 from conformance.implementations.hugging_face import HuggingFace, run
 from conformance.judge import Depth, visible_element
 from conformance.judge.evidence import Error, FilterResult, LocalJudgement, Verdict
-from conformance.judge.gate import ROOM, Part, _in_whole, rows_of, rows_that_tell, sample_of
+from conformance.judge.gate import ROOM, Part, rows_of, rows_that_tell, sample_of
 from conformance.judge.judge import Judge
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
@@ -77,6 +77,14 @@ def test_a_correct_candidate_passes_by_the_gate(network: Network, correct: dict[
     assert all(verdict.outcome != "fail" for verdict in verdicts.values())
     bases = {name: verdicts[name].local.rests_on for name in (LINEAR, NORM, ACTIVATION, CONTEXT, PROBS)}  # type: ignore[union-attr]
     assert bases == {LINEAR: "projections"} | dict.fromkeys((NORM, ACTIVATION, CONTEXT, PROBS), "a lower bound of sigma")
+
+
+@pytest.mark.parametrize("head", [0, -1])
+def test_an_error_in_any_head_of_a_sampled_row_fails(network: Network, values: dict[str, Any], head: int) -> None:
+    """At depth screen the exact test is made of the first heads of these rows; the others are held against the lower bound."""
+    row = int(network.batch.mask.sum(1).argmax())
+    values[PROBS][row, head, 0] += rounding_error(network, values, PROBS, 9.0)[row, head, 0]
+    assert failing(network, values)[0] == PROBS  # the context, of the right probabilities, may fail as well
 
 
 def test_every_element_is_tested_exactly_at_depth_exhaustive(network: Network, correct: dict[str, Any]) -> None:
@@ -211,7 +219,7 @@ def test_likelihoods_of_a_sample_are_extrapolated_alike(network: Network, correc
     before = {n: v for n, v in values.items() if list(network.table).index(n) < list(network.table).index(NORM)}
     sample = rows_of(Observation(network, NORM, values[NORM], before))
     local = LocalJudgement("", "", Error(1.0, 1.0, 1.0, (1, 2, 3)), 2.0, 2.0, 2.0, 2.0, row_nll=3.0)
-    whole = _in_whole(local, sample, 1 / 8, "a lower bound of sigma")
+    whole = sample.in_whole(local, 1 / 8, "a lower bound of sigma")
     assert (whole.nll, whole.row_nll) == (16.0, 24.0)
 
 
