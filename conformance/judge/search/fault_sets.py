@@ -75,7 +75,7 @@ class Search(Generic[AnyTrial]):
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
     def _single(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
-        """Return the single faults that reduce the distance, nearest first, and those, the fallback's too, that explain the numbers.
+        """Return the single faults that reduce the distance, nearest first, and all single faults that explain the numbers.
 
         If a fault without a parameter explains the numbers, and not incompletely, a fault with one is tried only if it comes near
         with its usual value.
