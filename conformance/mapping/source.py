@@ -11,7 +11,7 @@ from keyword import iskeyword
 from textwrap import wrap
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import HEAD, LAYER, each_layer
+from conformance.candidates.layouts import HEAD, LAYER, LAYOUTS, each_layer
 from conformance.errors import UsageError
 from conformance.mapping.call import DTYPE
 from conformance.mapping.proposal import Held, Proposal
@@ -27,7 +27,6 @@ _LENGTHS_ALONE = (
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
 )
 _QUOTES = frozenset('"\\')
-LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
 # Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
 _OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
