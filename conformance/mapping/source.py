@@ -90,7 +90,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from (f"        {_tap(one.tap)}: {_shown(one)}," for one in proposal.activations)
     yield "    },"
     yield "    call=call,"
-    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
+    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in proposal.ignored]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield f"    {what}=[{', '.join(map(_quoted, patterns))}],"
@@ -211,4 +211,4 @@ def _quoted_names(proposal: Proposal) -> Iterator[str]:
     yield from (one.tap.path for one in proposal.activations)
     elements = [one.tap.element for one in proposal.activations]
     yield from (element for element in elements if isinstance(element, str))
-    yield from (*proposal.buffers, *proposal.unmapped)
+    yield from proposal.ignored
