@@ -161,6 +161,7 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
             "MODULE:FACTORY": _MODULE,
             **_checkpoint("examine the module with the sizes of this network (default: sizes that are all different)"),
             "-o --output FILE": "write the adaptor to this Python file",
+            "-v --verbose": "print the whole mapping, also what values confirm",
         },
     ),
     "new": (
@@ -192,15 +193,13 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
 _OF_RUNS = ("run", "report", "replay")
 
 
-def positive_integer(text: str) -> int:
-    """Return an integer of at least 1."""
+def _positive_integer(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """Return a positive number of seconds."""
+def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -220,8 +219,7 @@ def utf8(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!a:.80} is not UTF-8") from error
 
 
-def size(text: str) -> int:
-    """Return a positive number of bytes, given with or without a binary unit."""
+def _size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8GiB, 512MiB or a number of bytes")
@@ -231,10 +229,10 @@ def size(text: str) -> int:
 
 _TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("DIR", "FILE", "FOLDER", "RESULTS"), Path),
-    "N": positive_integer,
+    "N": _positive_integer,
     "INTEGER": int,
-    "SECONDS": seconds,
-    "SIZE": size,
+    "SECONDS": _seconds,
+    "SIZE": _size,
     "TEXT": utf8,
 }
 

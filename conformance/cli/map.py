@@ -2,13 +2,14 @@
 
 import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.cli.output import print_report
 from conformance.errors import UsageError
-from conformance.report.document import Document, Span
+from conformance.report.document import Document, Row, Span
 
 if TYPE_CHECKING:
     from conformance.mapping.proposal import Proposal
@@ -76,26 +77,29 @@ def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
 
 def _document(proposal: "Proposal", output: Path | None) -> Document:
     computed, of = proposal.coverage
-    layers = proposal.architecture.num_hidden_layers
+    layers, rows = proposal.architecture.num_hidden_layers, list(proposal.rows())
     matching = f"{computed} of {of} activations of a network of {layers} layers match the oracle"
     view = {
         "proposal": proposal,
         "matching": Span(matching, "good" if computed == of else "odd"),
-        "tables": [
-            (what, [(evidence, name, proposed) for _, name, proposed, evidence in rows])
-            for what, rows in groupby(proposal.rows(), key=lambda row: row[0])
-        ],
+        "tables": _tables([row for row in rows if row[-1] != "by value"]),
+        "matched": _tables(rows),
         "questions": [(kind, texts) for kind, texts in (("open", proposal.open), ("differs", proposal.differs)) if texts],
         "next": _next(proposal, output) if output else ("", ""),
     }
     data = {
         "build": proposal.builder.text,
         "call": proposal.call.arguments,
-        "rows": [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in proposal.rows()],
+        "rows": [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in rows],
         "open": proposal.open,
         "differs": proposal.differs,
     }
     return Document("map", view, proposal.name, data=data)
+
+
+def _tables(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of a proposal by their kind."""
+    return [(what, [(row[3], row[1], row[2]) for row in of_kind]) for what, of_kind in groupby(rows, key=lambda row: row[0])]
 
 
 def _next(proposal: "Proposal", output: Path) -> tuple[str, str]:

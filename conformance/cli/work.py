@@ -46,16 +46,17 @@ class Candidates:
         """
         name, options = case.implementation, self.options
         declared = [entry for entry in options.known if entry.matches(case)]
-        golden, extent = options.goldens[case.golden] or case.golden, (self.runs, options.plan)
+        golden = options.goldens[case.golden] or case.golden
+        request = Request(case, name, golden, self.runs, options.plan, (), options.require, declared)
+        if options.in_process:
+            with output_to_standard_error():
+                return run_check(request)
         if self._running not in (name, ""):
             self._end(self._running)
         self._running = name
-        if options.in_process:
-            with output_to_standard_error():
-                return run_check(Request(case, name, golden, *extent, (), options.require, declared))
         worker = self._worker(name)
         worker.renew()
-        return run_check(Request(case, name, golden, *extent, (), options.require, declared, loading_in(worker)))
+        return run_check(replace(request, load=loading_in(worker)))
 
     def is_instrumented(self, name: str) -> bool:
         """Return whether observing a candidate's activations may change how it is run, as for exported programs.

@@ -3,7 +3,7 @@
 Pure functions of the records.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -13,8 +13,8 @@ from msgspec.structs import replace as replace_record
 from conformance.report.coverage_sentences import number
 from conformance.report.document import Document, Row, Span
 from conformance.report.drawings import sigma
-from conformance.report.finding import Finding, place
-from conformance.report.findings import filter_limit, findings, is_same_mistake
+from conformance.report.finding import Finding, where
+from conformance.report.findings import filter_limit, findings, is_same_mistake, layers_of
 from conformance.results.outcomes import FAILING, ORDER, Outcome
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
@@ -30,34 +30,33 @@ _ENVIRONMENT = (
 
 @dataclass(frozen=True)
 class Change:
-    """A row of the table: a check, or an activation on the batch where its error is largest.
+    """A row of the table: a check, or the activations of it that changed alike.
 
     Attributes:
         kind: `known` if a failure is now declared as a known one; None for a check whose outcome is the same.
-        what: name of the case or of the activation.
-        before, after: outcome and error in either run; empty if the run has none.
+        what: name of the case, or the places of the activations.
+        before, after: outcome, coverage and median error of the check in either run; empty if the run has none.
         reason: first line of the reason in the later run.
-        batches: number of batches on which the activation changed.
+        activations: number of activations; 0 for a check.
     """
 
     kind: Kind | None
     what: str
-    before: str
-    after: str
+    before: str = ""
+    after: str = ""
     reason: str = ""
-    batches: int = 0
+    activations: int = 0
 
 
 @dataclass(frozen=True)
 class CaseChange:
-    """The changes of a case: of its check, then of its activations, worst first, ties in the order of computation.
+    """The changes of a case: a row for its check, then one for each kind of change of its activations, worst first.
 
     `appeared` and `vanished` are the mistakes that only the later or only the earlier run has, each restricted to the steps where
     it is new or gone. `is_compared` is whether both runs have the check.
     """
 
-    check: Change
-    activations: tuple[Change, ...] = ()
+    rows: tuple[Change, ...]
     appeared: tuple[Finding, ...] = ()
     vanished: tuple[Finding, ...] = ()
     is_compared: bool = False
@@ -65,9 +64,8 @@ class CaseChange:
     @property
     def kinds(self) -> set[Kind]:
         """All kinds of change in the case; a new mistake is `worse`, one that is gone is `better`."""
-        rows: list[Kind | None] = [c.kind for c in (self.check, *self.activations)]
-        rows += ["worse" if self.appeared else None, "better" if self.vanished else None]
-        return {kind for kind in rows if kind}
+        kinds = [*(row.kind for row in self.rows), "worse" if self.appeared else None, "better" if self.vanished else None]
+        return {kind for kind in KINDS if kind in kinds}
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,9 @@ class Changes:
         checks: dict[tuple[Kind, tuple[str, ...]], list[str]] = {}
         for case in self.cases:
             for f in case.appeared:
-                checks.setdefault(("worse", tuple(f.lines)), []).append(case.check.what)
+                checks.setdefault(("worse", tuple(f.lines)), []).append(case.rows[0].what)
             for f in case.vanished:
-                checks.setdefault(("better", (f.sentence,)), []).append(case.check.what)
+                checks.setdefault(("better", (f.sentence,)), []).append(case.rows[0].what)
         return checks
 
     @property
@@ -120,10 +118,12 @@ class Changes:
         worst = next((kind for kind in KINDS if kind in self.kinds), None)
         if worst is None:
             return "no verdict changed" if self.is_compared else "nothing was compared"
-        parts = []
+        rows, parts = [row for case in self.cases for row in case.rows], list[str]()
         for kind in KINDS:
-            checks = sum(case.check.kind == kind for case in self.cases)
-            activations = sum(a.kind == kind for case in self.cases for a in case.activations)
+            checks, activations = (
+                sum(r.kind == kind and not r.activations for r in rows),
+                sum(r.activations for r in rows if r.kind == kind),
+            )
             counts = [number(n, what) for n, what in ((checks, "check"), (activations, "activation")) if n]
             parts += [f"{' and '.join(counts)} {kind}"] if counts else []
             mistakes = sum(of == kind for of, _ in self.mistakes)
@@ -133,8 +133,8 @@ class Changes:
 
     @property
     def document(self) -> Document:
-        """The document: verdict, possible causes, and the table, which has of each changed case its check, then its activations."""
-        rows = [row for case in self.cases if case.kinds for row in (case.check, *case.activations)]
+        """The document: verdict, possible causes, and the table, with the rows of each changed case."""
+        rows = [row for case in self.cases if case.kinds for row in case.rows]
         mistakes = [{"kind": kind, "lines": said, "checks": checks} for (kind, said), checks in self.mistakes.items()]
         data = {
             "names": self.names, "rows": list(map(asdict, rows)), "mistakes": mistakes, "environment": self.environment,
@@ -146,8 +146,7 @@ class Changes:
 
 
 def _cells(change: Change) -> Row:
-    many = f"{change.batches} batches" if change.batches > 1 else ""
-    what = Span(change.what, _TONES[change.kind] if change.kind else "", note=many)
+    what = Span(change.what, _TONES[change.kind] if change.kind else "")
     return what, change.kind or "", change.before, change.after, change.reason
 
 
@@ -189,10 +188,9 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
     outcomes = [_of_check(side) for side in sides]
     check = Change(_kind(*sides), title, outcomes[0], outcomes[1], reason.strip().partition("\n")[0])
     if not before or not after:
-        return CaseChange(check)
+        return CaseChange((check,))
     old, new = before.activations, after.activations
-    rows = sorted(_activations(old, new), key=lambda c: KINDS.index(c.kind) if c.kind else len(KINDS))
-    return CaseChange(check, tuple(rows), _new_mistakes(old, new), _new_mistakes(new, old), is_compared=True)
+    return CaseChange((check, *_activations(old, new)), _new_mistakes(old, new), _new_mistakes(new, old), is_compared=True)
 
 
 def _result(r: CheckRecord | ActivationRecord | None) -> Outcome | None:
@@ -222,29 +220,14 @@ def _of_check(c: CheckRecord | None) -> str:
     return f"{c.outcome}{judged}{tried}{f', median {sigma(c.median_rms)}' if c.median_rms is not None else ''}"
 
 
-def _of_activation(a: ActivationRecord | None) -> str:
-    if a is None or _result(a) is None:
-        return ""
-    return a.outcome + (f", {sigma(a.local.rms)}" if a.local and a.local.rms is not None else "")
-
-
-def _activations(old: Iterable[ActivationRecord], new: Iterable[ActivationRecord]) -> Iterator[Change]:
-    """Yield a row for each kind of change of each activation, on the batch with the largest error."""
+def _activations(old: Sequence[ActivationRecord], new: Sequence[ActivationRecord]) -> Iterator[Change]:
+    """Yield a row for each kind of change, with the places of all activations that changed so on some batch."""
     sides = [{(a.batch, a.activation): a for a in sorted(of, key=lambda a: -ORDER.index(a.outcome))} for of in (old, new)]
-    rows: dict[tuple[str, Kind], list[list[ActivationRecord | None]]] = {}
-    for key in dict.fromkeys((a.batch, a.activation) for of in (old, new) for a in of):
-        pair = [side.get(key) for side in sides]
-        if kind := _kind(*pair):
-            rows.setdefault((key[1], kind), []).append(pair)
-    for (_, kind), pairs in rows.items():
-        worst = max(pairs, key=lambda pair: max(_excess(a) for a in pair if a))
-        record = worst[1] or worst[0]
-        assert record is not None
-        yield Change(kind, place(record), _of_activation(worst[0]), _of_activation(worst[1]), record.reason, len(pairs))
-
-
-def _excess(a: ActivationRecord) -> float:
-    return float("inf") if a.excess is None and a.outcome == "fail" else a.excess or 0.0
+    keys = dict.fromkeys((a.batch, a.activation) for of in (old, new) for a in of)
+    changed = [(_kind(*(side.get(key) for side in sides)), key[1]) for key in keys]
+    for kind in KINDS:
+        if names := list(dict.fromkeys(name for each, name in changed if each == kind)):
+            yield Change(kind, where(names, layers_of((*old, *new))), activations=len(names))
 
 
 def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:

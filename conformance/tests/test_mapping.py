@@ -171,14 +171,17 @@ def test_map_writes_an_adaptor_that_run_accepts(tmp_path: Path, capsys: pytest.C
     file = tmp_path / "adaptor of a stranger.py"
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
+    matched = "trunk.layers.{layer}.self_attn.in_proj_weight"  # listed with -v only
+    assert matched not in printed
     for words in (
-        "trunk.layers.{layer}.self_attn.in_proj_weight",
         f"run '{file}:packed_bert' --golden tiny",
         "activations of a network of 3 layers match the oracle",
         'skipped if a.hidden_act != "gelu"',
         "in training mode",
     ):
         assert words in printed
+    assert main(["map", f"{STRANGERS}.packed:PackedBert", "-v"]) == 0
+    assert matched in capsys.readouterr().out
     command = ["run", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "-o", str(tmp_path / "out")]) == 0
     written = file.read_text()
