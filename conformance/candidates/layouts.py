@@ -9,7 +9,7 @@ of its own; the first axis of the layout is then the head, as that of `per_head`
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -69,7 +69,7 @@ def transposed(inner: str | Layout) -> Layout:
         >>> transposed("bert.pooler.dense.weight").names
         ('bert.pooler.dense.weight',)
     """
-    return _with_axes(inner, lambda whole: whole.T, lambda whole: whole.T)
+    return _rearranged(inner, lambda whole, _: whole.T, lambda whole, _: whole.T)
 
 
 def permuted(inner: str | Layout, axes: Sequence[int]) -> Layout:
@@ -92,18 +92,18 @@ def permuted(inner: str | Layout, axes: Sequence[int]) -> Layout:
     order = tuple(axes)
     if sorted(order) != list(range(len(order))):
         raise UsageError(f"permuted() was given the axes {order}, expected each of 0 to n - 1 once, such as (0, 2, 1)")
-    return _with_axes(inner, lambda whole: whole.transpose(order), lambda whole: whole.transpose(np.argsort(order)))
+    return _rearranged(inner, lambda whole, _: whole.transpose(order), lambda whole, _: whole.transpose(np.argsort(order)))
 
 
-def _with_axes(inner: str | Layout, there: Callable[[Array], Array], back: Callable[[Array], Array]) -> Layout:
-    """Return a layout that applies `there` after packing and `back` before unpacking."""
+def _rearranged(
+    inner: str | Layout, there: Callable[[Array, Architecture], Array], back: Callable[[Array, Architecture], Array]
+) -> Layout:
+    """Return a layout that applies `there` after packing and its inverse `back` before unpacking."""
     layout = plain(inner)
-    return Layout(
-        layout.names,
-        lambda parts, a: there(layout.pack(parts, a)),
-        lambda whole, shapes, a: layout.unpack(back(whole), shapes, a),
-        layout.is_tied,
-        layout.across,
+    return replace(
+        layout,
+        pack=lambda parts, a: there(layout.pack(parts, a), a),
+        unpack=lambda whole, shapes, a: layout.unpack(back(whole, a), shapes, a),
     )
 
 
@@ -149,18 +149,16 @@ def per_head(inner: str | Layout, axis: int = 0) -> Layout:
         >>> transposed(per_head("q")).names
         ('q',)
     """
-    layout = plain(inner)
 
-    def pack(parts: Sequence[Array], a: Architecture) -> Array:
-        whole = layout.pack(parts, a)
+    def split(whole: Array, a: Architecture) -> Array:
         at = axis % whole.ndim
         return whole.reshape(*whole.shape[:at], a.num_attention_heads, -1, *whole.shape[at + 1 :])
 
-    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+    def joined(whole: Array, _: Architecture) -> Array:
         at = axis % (whole.ndim - 1)
-        return layout.unpack(whole.reshape(*whole.shape[:at], -1, *whole.shape[at + 2 :]), shapes, a)
+        return whole.reshape(*whole.shape[:at], -1, *whole.shape[at + 2 :])
 
-    return Layout(layout.names, pack, unpack, layout.is_tied, layout.across)
+    return _rearranged(inner, split, joined)
 
 
 def interleaved(*inners: str | Layout) -> Layout:
@@ -170,16 +168,11 @@ def interleaved(*inners: str | Layout) -> Layout:
         >>> interleaved("q", "k", "v").names
         ('q', 'k', 'v')
     """
-    whole = fused(*(per_head(i) for i in inners), axis=1)
-
-    def pack(parts: Sequence[Array], a: Architecture) -> Array:
-        heads = whole.pack(parts, a)  # (h, n d, …)
-        return heads.reshape(-1, *heads.shape[2:])
-
-    def unpack(flat: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
-        return whole.unpack(flat.reshape(a.num_attention_heads, -1, *flat.shape[1:]), shapes, a)
-
-    return Layout(whole.names, pack, unpack)
+    return _rearranged(
+        fused(*(per_head(i) for i in inners), axis=1),  # (h, n d, …)
+        lambda heads, _: heads.reshape(-1, *heads.shape[2:]),
+        lambda flat, a: flat.reshape(a.num_attention_heads, -1, *flat.shape[1:]),
+    )
 
 
 def stacked(*inners: str | Layout) -> Layout:
@@ -206,7 +199,7 @@ def _of_layers(layout: Layout) -> Layout:
     def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
         return [p for i, part in enumerate(whole) for p in layout.unpack(part, shapes[i * count : (i + 1) * count], a)]
 
-    return Layout(layout.names, pack, unpack, layout.is_tied, across=True)
+    return replace(layout, pack=pack, unpack=unpack, across=True)
 
 
 def tied(inner: str | Layout) -> Layout:
@@ -216,8 +209,11 @@ def tied(inner: str | Layout) -> Layout:
         >>> tied("bert.embeddings.word_embeddings.weight").is_tied
         True
     """
-    layout = plain(inner)
-    return Layout(layout.names, layout.pack, layout.unpack, True, layout.across)
+    return replace(plain(inner), is_tied=True)
+
+
+# The functions that an adaptor may import, by name.
+LAYOUTS = {function.__name__: function for function in (fused, interleaved, per_head, permuted, stacked, tied, transposed)}
 
 
 def _shared(layouts: Sequence[Layout], parts: Sequence[T]) -> list[tuple[Layout, Sequence[T]]]:
@@ -259,31 +255,30 @@ def expanded(pattern: str, layers: int) -> list[str]:
     return [in_layer(pattern, i) for i in range(layers)] if is_layered(pattern) else [pattern]
 
 
-def in_each_head(name: str, layout: Layout, heads: int) -> Iterator[tuple[str, Layout]]:
-    """Yield (state-dict name, layout) for each head, or once for a name without `{head}`."""
-    if HEAD not in name:
-        yield name, layout
-        return
-    for head in range(heads):
-        yield name.replace(HEAD, str(head)), _of_head(layout, head)
+def entries_of(pattern: str, layout: Layout, a: Architecture) -> Iterator[tuple[str, Layout, list[str]]]:
+    """Yield (state-dict name, layout, parameters) for each layer and each head that the name of a tensor stands for."""
+    layers = range(a.num_hidden_layers)
+    if layout.across:
+        in_layers = [(pattern, [in_layer(n, i) for i in layers for n in layout.names])]
+    elif is_layered(pattern):
+        in_layers = [(in_layer(pattern, i), [in_layer(n, i) for n in layout.names]) for i in layers]
+    else:
+        in_layers = [(pattern, list(layout.names))]
+    for name, parameters in in_layers:
+        if HEAD in name:
+            for head in range(a.num_attention_heads):
+                yield name.replace(HEAD, str(head)), _of_head(layout, head), parameters
+        else:
+            yield name, layout, parameters
 
 
 def _of_head(layout: Layout, head: int) -> Layout:
     """Return the layout of the tensor of one head; only the first counts as a use of the parameters."""
 
-    def unpack(part: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+    def among_zeros(part: Array, a: Architecture) -> Array:
         whole = np.zeros((a.num_attention_heads, *part.shape))
         whole[head] = part
-        return layout.unpack(whole, shapes, a)
+        return whole
 
-    is_tied = layout.is_tied or head > 0
-    return Layout(layout.names, lambda parts, a: layout.pack(parts, a)[head], unpack, is_tied, layout.across, is_of_head=True)
-
-
-def in_each_layer(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield (state-dict name, parameters) for each layer, or once for a pattern without layers."""
-    if layout.across:
-        yield pattern, [in_layer(n, i) for i in range(layers) for n in layout.names]
-        return
-    for i, name in enumerate(expanded(pattern, layers)):
-        yield name, [in_layer(n, i) if is_layered(pattern) else n for n in layout.names]
+    of_head = _rearranged(layout, lambda whole, _: whole[head], among_zeros)
+    return replace(of_head, is_tied=layout.is_tied or head > 0, is_of_head=True)

@@ -32,7 +32,7 @@ from conformance.candidates.arrays import UNCOMPARED, UNCOVERED, Unreadable
 from conformance.candidates.capture import Showing, Tap, captured, hooked, require_modules, several_calls
 from conformance.candidates.capture_gradients import captured_step, captured_with_gradients
 from conformance.candidates.hook_effects import SMALL, SmallPass, eager_if, is_so, require_named, small_batch
-from conformance.candidates.layouts import LAYER, Layout, expanded, in_each_head, in_each_layer, in_layer, is_layered, plain
+from conformance.candidates.layouts import LAYER, Layout, entries_of, expanded, in_layer, is_layered, plain
 from conformance.candidates.registry import ModuleRunner
 from conformance.candidates.returned_value import RETURNED, ReturnedValue
 from conformance.candidates.tables import OutputMap, absent_tensor, folded, hint, is_of_another_architecture, never_drops
@@ -351,13 +351,7 @@ class TorchImplementation:
         entries: list[tuple[str, Layout, list[str]]] = []
         wrong: list[str] = []
         absent: dict[str, list[str]] = {}
-        table_of = [(pattern, plain(value)) for pattern, value in self.parameters.items()]
-        every = [
-            (name, of_name, parameters)
-            for pattern, layout in table_of
-            for of_layer, parameters in in_each_layer(pattern, layout, a.num_hidden_layers)
-            for name, of_name in in_each_head(of_layer, layout, a.num_attention_heads)
-        ]
+        every = [entry for pattern, value in self.parameters.items() for entry in entries_of(pattern, plain(value), a)]
         used_names = {name for name, _, _ in every}
         for name, layout, parameters in every:
             known = [p for p in parameters if p in wanted]

@@ -14,16 +14,13 @@ from conformance.diagnosis.problem import LEAST_RMS, NO_FAULTS, Filtered, Printe
 from conformance.faults import CATALOGUE
 from conformance.faults.fault import WHOLE_LAYER
 from conformance.judge.filters import GROSS
-from conformance.judge.search.fault_sets import FAULTS, Search
+from conformance.judge.search.fault_sets import Search
 from conformance.judge.search.placements import FaultPlacement
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, as_captured, hypotheses
 from conformance.numerics.formats import FORMATS, Format, format_named
 from conformance.numerics.memo import cached_property
-from conformance.progress import report_progress
 
-OTHERS = "other poolings, formats and inputs"
-STAGES = (OTHERS, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
 BALLPARK = 4.0  # factor by which the estimate of a format's noise, before it is computed, may be wrong
 COARSEST = FORMATS["bfloat16"]
 
@@ -117,7 +114,7 @@ class JudgedCase:
             return others
         rounding = [p for p in tried if p.fault.after_failure] if self._could_be(COARSEST) else []
         searched = [p for p in tried if p.fault.extent == WHOLE_LAYER or not p.fault.after_failure]
-        return [*others, *Search(self.problem, searched, rounding, begin=_begin).explaining()]
+        return [*others, *Search(self.problem, searched, rounding).explaining()]
 
     def _others(self) -> Iterator[PrintedTrial]:
         """Yield the trials without a fault of the network: another pooling, a narrower format, or other inputs."""
@@ -126,7 +123,6 @@ class JudgedCase:
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > promised.unit_roundoff and self._could_be(f, BALLPARK)]
         part = self.problem.part(()).right.network
         longest = _longest_row(network)
-        _begin(OTHERS)
         for index in sorted(set(range(network.reading.shape[0])) - set(network.right_poolings)):
             agreement = self.base.agreement(index)
             yield PrintedTrial(NO_FAULTS, agreement.passes, agreement=agreement, dtype=case.dtype)
@@ -192,11 +188,6 @@ class JudgedCase:
         first = ordered[0]
         tied = sorted(filter(is_tied, ordered), key=simplest)
         return [*((t, True) for t in tied), *((t, False) for t in ordered if not is_tied(t))]
-
-
-def _begin(stage: str) -> None:
-    """Report that a stage of the search begins."""
-    report_progress(stage, STAGES.index(stage) / len(STAGES))
 
 
 def _longest_row(network: BlackBox) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from conformance.diagnosis.black_box import BlackBoxSegment
 from conformance.model.batch import Batch, Ids
@@ -120,6 +119,8 @@ def other_order(right: BlackBoxSegment) -> tuple[Ids, OtherInputs] | None:
     pooling, of those that a correct system may have, for which that sum is the smallest. A row whose text is equal to its
     own, or that has no numbers, is not said to be another.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import and used only here
+
     batch = right.network.batch
     if batch.size == 1 or (right.network.reading.rows < 0).any():
         return None

@@ -15,7 +15,7 @@ from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import PROMISING, Agreement, JudgedForward
 from conformance.judge.evidence import Estimate
 from conformance.judge.filters import GROSS, expected_z, is_detected, is_gross, largest_element, project
-from conformance.judge.search.parameters import estimates, fitted, right_value, wrong_value
+from conformance.judge.search.parameters import estimates, fitted
 from conformance.judge.search.placements import FaultPlacement, with_faults
 from conformance.judge.search.problem import FittedFaults, Problem, Trial
 from conformance.numerics.formats import NUDGE, Array
@@ -148,7 +148,7 @@ class PrintedProblem(Problem[PrintedTrial]):
                 pattern = effect_of_fault(forward, placement, None, pooling_index)
                 z = 0.0 if pattern is None else expected_z(pattern, noise, limits.max)
             if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
-                right, wrong = (of(placement, forward) for of in (right_value, wrong_value))
+                right, wrong = placement.right(forward), placement.wrong(forward)
                 pattern = effect_of_fault(forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
             elif pattern is not None and is_gross(largest_element(pattern, noise), limits.max):
                 pattern = None

@@ -1,9 +1,8 @@
-"""Entries of the glossary and groups of them, and the texts of docstrings in source files."""
+"""Entries of the glossary, and the texts of docstrings in source files."""
 
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -31,21 +30,6 @@ class Entry:
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON, with the sections by title."""
         return {**asdict(self), "sections": dict(self.sections)}
-
-
-@dataclass(frozen=True)
-class Group:
-    """The entries of a group.
-
-    Attributes:
-        summaries: returns the meaning of every name in one sentence, in the order in which the names are listed.
-        sections: yields the sections of the entry of a name; those without lines are left out.
-        names: returns the names that a written one stands for, if it is none of the group's itself.
-    """
-
-    summaries: Callable[[], Mapping[str, str]]
-    sections: Callable[[Any], Iterator[Section]]
-    names: Callable[[str], tuple[str, ...]] = lambda written: ()
 
 
 def documentation(module: str, name: str = "") -> str:

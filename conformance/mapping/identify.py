@@ -6,7 +6,7 @@ forward pass decides about all parameters. A mistake in the module affects the i
 activation is replaced by one of the module's results with the largest cosines with it, if that confirms the following steps.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations, product
@@ -14,15 +14,16 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.mapping.forward_pass import Operations
+from conformance.mapping.forward_pass import ForwardPass
 from conformance.mapping.tensors import ParameterSource, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.names import words
-from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.arithmetic import Arithmetic, representative_hypothesis
 from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
 from conformance.numerics.memo import IdentityKey
 from conformance.numerics.thresholds import max_threshold, sidak_share
 from conformance.oracle.correlated_errors import CorrelatedErrors
@@ -67,15 +68,15 @@ class Value:
         value: the value.
         variance: variance of the rounding error accumulated since the last of the module's own values; 0 for such a value.
         bound: deterministic error bound of the last step.
-        found: whether the module computed the oracle's value.
-        is_own: whether it is the module's own value.
+        matches: whether the module computed the oracle's value.
+        is_measured: whether it is the module's own value.
     """
 
     value: Array
     variance: Array
     bound: Array
-    found: bool
-    is_own: bool = False
+    matches: bool
+    is_measured: bool = False
 
     def allowed(self, alpha: float) -> float:
         """Return the largest difference that rounding explains at the false-alarm probability alpha."""
@@ -83,7 +84,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Known:
+class State:
     """The state of the identification.
 
     Attributes:
@@ -99,14 +100,14 @@ class Known:
     @property
     def score(self) -> int:
         """The number of activations that the module computes."""
-        return sum(v.found for v in self.values.values())
+        return sum(v.matches for v in self.values.values())
 
     @property
     def used(self) -> set[tuple[str, int]]:
         """The keys of the sources in use."""
         return {source.key for source in self.sources.values()}
 
-    def taking(self, choice: Choice, evidence: Evidence, absent: Sequence[str] = ()) -> "Known":
+    def taking(self, choice: Choice, evidence: Evidence, absent: Sequence[str] = ()) -> "State":
         """Return this state with additional parameters: those of `choice`, and `absent` ones."""
         return replace(
             self,
@@ -121,19 +122,19 @@ class Identification:
 
     Attributes:
         tensors: the module's tensors.
-        reading: paths of the modules whose own parameters are read in the pass.
-        operations: results of all operations in the pass.
+        computed: the record of the pass.
         architecture: the architecture of the oracle's network.
         batch: the inputs of the pass.
-        arithmetic: arithmetic model of the rounding errors.
     """
 
     tensors: Tensors
-    reading: Collection[str]
-    operations: Operations
+    computed: ForwardPass
     architecture: Architecture
     batch: Batch
-    arithmetic: Arithmetic
+
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        return representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
 
     @cached_property
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -141,7 +142,8 @@ class Identification:
         return {**shapes, DECODER: shapes[WORDS]}
 
     @cached_property
-    def _rows(self) -> Mapping[str, Activation]:
+    def rows(self) -> Mapping[str, Activation]:
+        """The activations that are searched for, by name: those of the embeddings alone if no tensor is in a layer."""
         has_layers = any(tensor.layered for tensor in self.tensors.all)
         rows = {name: row for name, row in table(self.architecture).items() if row.axes != SCALAR}
         return {name: row for name, row in rows.items() if has_layers or name.startswith("embeddings.")}
@@ -149,108 +151,121 @@ class Identification:
     @cached_property
     def alpha(self) -> float:
         """The false-alarm probability per activation."""
-        return sidak_share(len(self._rows))
+        return sidak_share(len(self.rows))
 
-    def run(self) -> Known:
-        """Return the state with every identified parameter and every activation."""
-        return self._left_over(self._walked(Known(), list(self._rows.values())))
+    @cached_property
+    def state(self) -> State:
+        """The state with every identified parameter and every activation."""
+        return self._left_over(self._walked(State(), list(self.rows.values())))
 
-    def masked_layers(self, known: Known) -> int:
-        """Return the number of layers in which the module masks as the oracle does.
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """The number of activations that the module computes, and the total number: without heads that the module lacks."""
+        layers = {name for name, row in table(self.architecture).items() if row.layer is not None and row.axes != SCALAR}
+        return self.state.score, len(layers | self.state.values.keys())
+
+    @property
+    def computes_layers(self) -> bool:
+        """Whether the module computes an activation of a layer."""
+        return any(value.matches and self.rows[name].layer is not None for name, value in self.state.values.items())
+
+    @cached_property
+    def masked_layers(self) -> int:
+        """The number of layers in which the module masks as the oracle does.
 
         The module computes the oracle's probabilities there, or an activation that the oracle computes from them. An activation
         computed from the module's own values confirms no mask: these values may have a wrong one.
         """
-        found: set[int | None] = set()
-        since: dict[str, set[int | None]] = {}  # the layers whose probabilities are in an activation, and not found before it
-        for name, value in known.values.items():
-            row = self._rows[name]
+        masked: set[int | None] = set()
+        since: dict[str, set[int | None]] = {}  # the layers whose probabilities are in an activation, and not confirmed before it
+        for name, value in self.state.values.items():
+            row = self.rows[name]
             layers = {row.layer} if name.endswith("self.probs") else set[int | None]()
             layers.update(*(since[parent] for parent in row.parents))
-            found |= layers if value.found else set()
-            since[name] = set() if value.found or value.is_own else layers
-        return len(found)
+            masked |= layers if value.matches else set()
+            since[name] = set() if value.matches or value.is_measured else layers
+        return len(masked)
 
-    def _left_over(self, known: Known) -> Known:
+    def _left_over(self, state: State) -> State:
         """Identify parameters without an effect on the results, such as a bias that is not added, by name alone."""
-        for row in self._rows.values():
+        for row in self.rows.values():
             for role, name in self._named(row).items():
-                if known.evidence.get(name) == "absent":
-                    free = [s for s in self._sources(name, row) if s.key not in known.used]
-                    named = [s for s in free if s.tensor.owner == self._owner(known, row) or score(s.tensor.name, row, role) > 1]
+                if state.evidence.get(name) == "absent":
+                    free = [s for s in self._sources(name, row) if s.key not in state.used]
+                    named = [s for s in free if s.tensor.owner == self._owner(state, row) or score(s.tensor.name, row, role) > 1]
                     if named:
-                        known = known.taking({name: max(named, key=lambda s: score(s.tensor.name, row, role))}, "name")
-        return known
+                        state = state.taking({name: max(named, key=lambda s: score(s.tensor.name, row, role))}, "name")
+        return state
 
-    def _owner(self, known: Known, row: Activation) -> str | None:
+    def _owner(self, state: State, row: Activation) -> str | None:
         """Return the path of the module that holds an identified parameter of the row; None if there is none."""
-        return next((known.sources[n].tensor.owner for n in self._named(row).values() if n in known.sources), None)
+        return next((state.sources[n].tensor.owner for n in self._named(row).values() if n in state.sources), None)
 
     @cached_property
-    def _far(self) -> int:
+    def _span(self) -> int:
         """The number of activations that the search looks ahead: those of one layer."""
-        return sum(row.layer == 0 for row in self._rows.values())
+        return sum(row.layer == 0 for row in self.rows.values())
 
-    def _walked(self, known: Known, rows: Sequence[Activation], *, look_ahead: bool = True) -> Known:
+    def _walked(self, state: State, rows: Sequence[Activation], *, look_ahead: bool = True) -> State:
         """Process the rows in order; the parameters of query, key and value are chosen together."""
         for number, row in enumerate(rows):
-            if any(parent not in known.values for parent in row.parents):
+            if any(parent not in state.values for parent in row.parents):
                 continue
-            if row.name.endswith("self.query") and not set(self._named(row).values()) <= known.evidence.keys():
-                known = self._attention(known, rows[number : number + self._far])
-            ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
-            known = (
+            if row.name.endswith("self.query") and not set(self._named(row).values()) <= state.evidence.keys():
+                state = self._attention(state, rows[number : number + self._span])
+            ways = list(self._ways(state, row)) if look_ahead else [self._advanced(state, row)]
+            state = (
                 ways[0]
                 if len(ways) == 1
-                else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._far]))
+                else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._span]))
             )
-        return known
+        return state
 
-    def _promise(self, known: Known, rest: Sequence[Activation]) -> int:
+    def _promise(self, state: State, rest: Sequence[Activation]) -> int:
         """Return the number of the next activations that the module computes if a hypothesis is correct."""
-        values = self._walked(known, rest, look_ahead=False).values
-        return sum(values[row.name].found for row in rest if row.name in values and row.kind != "copy")
+        values = self._walked(state, rest, look_ahead=False).values
+        return sum(values[row.name].matches for row in rest if row.name in values and row.kind != "copy")
 
-    def _ways(self, known: Known, row: Activation) -> Iterator[Known]:
+    def _ways(self, state: State, row: Activation) -> Iterator[State]:
         """Yield states that include this row's activation.
 
         The first has the oracle's value. Others have a bias that the module adds later, or the module's own value.
         """
-        advanced = self._advanced(known, row)
+        advanced = self._advanced(state, row)
         yield advanced
-        lacking = [n for n in self._named(row).values() if advanced.evidence.get(n) == "absent" and n not in known.evidence]
+        lacking = [n for n in self._named(row).values() if advanced.evidence.get(n) == "absent" and n not in state.evidence]
         for name in lacking:
             for source in self._sources(name, row):
                 if source.key not in advanced.used:
                     with_it = advanced.taking({name: source}, "value")
                     yield replace(with_it, values={**with_it.values, row.name: self._value(with_it, row)})
-        if row.name in advanced.values and not advanced.values[row.name].found:
-            yield from self._own(advanced, row)
+        if row.name in advanced.values and not advanced.values[row.name].matches:
+            yield from self._measured(advanced, row)
 
-    def _advanced(self, known: Known, row: Activation) -> Known:
-        """Return the state with the oracle's value of this row's activation, and with its parameters if they were not known."""
+    def _advanced(self, state: State, row: Activation) -> State:
+        """Return the state with the oracle's value of this row's activation, and with its parameters if they were not yet."""
         names = self._named(row).values()
-        if names and not set(names) <= known.evidence.keys():
-            options = list(self._options(known, row))
-            fitting = [o for o in options if self._value(known.taking(o, "value"), row).found]
+        if names and not set(names) <= state.evidence.keys():
+            options = list(self._options(state, row))
+            fitting = [o for o in options if self._value(state.taking(o, "value"), row).matches]
             if fitting:
-                known = known.taking(
+                state = state.taking(
                     fitting[0], "tie" if self._differ(fitting) else "value", [n for n in names if n not in fitting[0]]
                 )
             elif _is_head(row) and not (options and self._is_named(options[0], row)):
-                return known  # the module does not have this head
+                return state  # the module does not have this head
             else:
                 choice: Choice = options[0] if options else {}
                 evidence: Evidence = "name" if self._differ(options) else "shape"
-                known = known.taking(choice, evidence, [n for n in names if n not in choice])
-        return replace(known, values={**known.values, row.name: self._value(known, row)})
+                state = state.taking(choice, evidence, [n for n in names if n not in choice])
+        return replace(state, values={**state.values, row.name: self._value(state, row)})
 
-    def _value(self, known: Known, row: Activation) -> Value:
-        """Return the oracle's value of an activation, computed from the known parents, and whether the module computed it."""
-        parents = [known.values[p] for p in row.parents]
+    def _value(self, state: State, row: Activation) -> Value:
+        """Return the oracle's value of an activation, computed from its parents, and whether the module computed it."""
+        parents = [state.values[p] for p in row.parents]
         if row.kind == "copy":
             return parents[0]
-        sources = {role: known.sources.get(name) for role, name in self._named(row).items()}
+        sources = {role: state.sources.get(name) for role, name in self._named(row).items()}
         # The search ahead computes the same step again for most of the next rows.
         key = row.name, *map(IdentityKey, (*parents, *sources.values()))
         if key not in self._computed:
@@ -265,26 +280,28 @@ class Identification:
         shapes = {role: self._shapes[name] for role, name in self._named(row).items()}
         parameters = {role: np.zeros(shapes[role]) if of is None else of.of(row.layer) for role, of in sources.items()}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
-        own = step.roundings(self.arithmetic)
+        own = step.roundings(self._arithmetic)
         errors = [CorrelatedErrors(np.broadcast_to(p.variance + p.bound**2, p.value.shape)) for p in parents]
-        made = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
-        forms = [made.value, *([made.value[0]] if row.is_same_for_all_rows else [])]
-        forms += [made.value[self.batch.mask]] if made.value.shape[:2] == self.batch.mask.shape else []  # packed, without padding
-        allowed = made.allowed(self.alpha)
-        is_constant = float(np.ptp(made.value)) <= allowed  # as what is computed from zeros, which any module has
-        return replace(made, found=not is_constant and any(self.operations.has(form, allowed) for form in forms))
+        computed = Value(step.value, errors_after(step, errors, own).variance, np.asarray(own.bound), False)
+        forms = [computed.value, *([computed.value[0]] if row.is_same_for_all_rows else [])]
+        forms += (
+            [computed.value[self.batch.mask]] if computed.value.shape[:2] == self.batch.mask.shape else []
+        )  # packed, without padding
+        allowed = computed.allowed(self.alpha)
+        is_constant = float(np.ptp(computed.value)) <= allowed  # as what is computed from zeros, which any module has
+        return replace(computed, matches=not is_constant and any(self.computed.operations.has(form, allowed) for form in forms))
 
-    def _own(self, known: Known, row: Activation) -> Iterator[Known]:
+    def _measured(self, state: State, row: Activation) -> Iterator[State]:
         """Yield the state with the oracle's value of an activation replaced by each of the module's nearest results.
 
         Of pairs of tokens it is the nearest alone: another may be the scores with a mask, which any mask leaves as they are.
         """
-        value = known.values[row.name]
+        value = state.values[row.name]
         if (key := IdentityKey(value)) not in self._nearest:
-            nearest = self.operations.nearest(value.value, self.batch.mask)
-            self._nearest[key] = [Value(laid, np.zeros(()), np.zeros(()), False, is_own=True) for laid in nearest]
+            nearest = self.computed.operations.nearest(value.value, self.batch.mask)
+            self._nearest[key] = [Value(laid, np.zeros(()), np.zeros(()), False, is_measured=True) for laid in nearest]
         for own in self._nearest[key][:1] if "query" in row.axes else self._nearest[key]:
-            yield replace(known, values={**known.values, row.name: own})
+            yield replace(state, values={**state.values, row.name: own})
 
     @cached_property
     def _nearest(self) -> dict[IdentityKey[Value], list[Value]]:
@@ -293,7 +310,7 @@ class Identification:
     def _sources(self, name: str, row: Activation) -> list[ParameterSource]:
         """Return all possible sources of a parameter of the row; for a head, only those in modules that are run."""
         found = self.tensors.sources(self._shapes[name], layered=row.layer is not None)
-        return [s for s in found if s.tensor.owner in self.reading] if _is_head(row) else found
+        return [s for s in found if s.tensor.owner in self.computed.reading] if _is_head(row) else found
 
     def _named(self, row: Activation) -> dict[str, str]:
         """Return the names of the row's parameters by role, with those of layer 0 for all layers."""
@@ -301,10 +318,10 @@ class Identification:
             return {role: DECODER if name == WORDS else name for role, name in row.parameters.items()}
         return {role: name.replace(f".layer.{row.layer}.", ".layer.0.") for role, name in row.parameters.items()}
 
-    def _options(self, known: Known, row: Activation) -> Iterator[Choice]:
+    def _options(self, state: State, row: Activation) -> Iterator[Choice]:
         """Yield possible choices of this row's parameters, the likeliest by name first; choices without a bias come last."""
-        open_ = {role: name for role, name in self._named(row).items() if name not in known.evidence}
-        used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
+        open_ = {role: name for role, name in self._named(row).items() if name not in state.evidence}
+        used = state.used - {state.sources[WORDS].key} if DECODER in open_.values() and WORDS in state.sources else state.used
         sources = {
             role: sorted((s for s in self._sources(name, row) if s.key not in used), key=lambda s: -score(s.tensor.name, row, role))
             for role, name in open_.items()
@@ -329,14 +346,14 @@ class Identification:
         """Return whether choices that match equally well use different tensors."""
         return len({tuple(sorted((n, s.key) for n, s in c.items())) for c in choices if len(c) == len(choices[0])}) > 1
 
-    def _attention(self, known: Known, rows: Sequence[Activation]) -> Known:
+    def _attention(self, state: State, rows: Sequence[Activation]) -> State:
         """Identify query, key and value: three products of one input, distinguished by the resulting scores, probs and context."""
         three = rows[:3]
         after = [r for r in rows[3:] if r.name.rpartition(".")[0] == three[0].name.rpartition(".")[0]]
-        products = self._products(known, three[0])
-        tried: list[tuple[int, int, Known]] = []
+        products = self._products(state, three[0])
+        tried: list[tuple[int, int, State]] = []
         for order in permutations(products, 3):
-            trial, named = known, 0
+            trial, named = state, 0
             for row, choice in zip(three, order, strict=True):
                 names = self._named(row)
                 absent = [name for role, name in names.items() if role not in choice]
@@ -344,26 +361,26 @@ class Identification:
                 named += self._score(choice, row)
             tried.append((self._confirmed(self._walked(trial, [*three, *after]), [*three, *after]), named, trial))
         if not tried:
-            return known  # they are then identified one by one, by name
+            return state  # they are then identified one by one, by name
         best = max(tried, key=lambda t: t[:2])
         if sum(t[0] == best[0] for t in tried) == 1:
             return best[2]
-        return best[2].taking({n: s for n, s in best[2].sources.items() if n not in known.sources}, "tie")
+        return best[2].taking({n: s for n, s in best[2].sources.items() if n not in state.sources}, "tie")
 
-    def _confirmed(self, known: Known, rows: Sequence[Activation]) -> int:
+    def _confirmed(self, state: State, rows: Sequence[Activation]) -> int:
         """Return the number of these activations that the module computes and of which it also computes a parent.
 
         An activation all of whose parents were replaced by the module's own values confirms no earlier parameters.
         """
         return sum(
-            known.values[row.name].found and any(known.values[parent].found for parent in row.parents)
+            state.values[row.name].matches and any(state.values[parent].matches for parent in row.parents)
             for row in rows
             if row.kind != "copy"
         )
 
-    def _products(self, known: Known, row: Activation) -> list[Mapping[str, ParameterSource]]:
+    def _products(self, state: State, row: Activation) -> list[Mapping[str, ParameterSource]]:
         """Return the parameters, by role, of each product that the module computes from the row's parent."""
-        fitting = [o for o in self._options(known, row) if self._value(known.taking(o, "value"), row).found]
+        fitting = [o for o in self._options(state, row) if self._value(state.taking(o, "value"), row).matches]
         found: dict[tuple[str, int], Mapping[str, ParameterSource]] = {}
         for option in fitting:  # choices with a bias come first: the product before the bias is added is recorded, too
             choice = {role: option[name] for role, name in self._named(row).items() if name in option}
@@ -381,9 +398,9 @@ def _go_together(weight: ParameterSource, bias: ParameterSource) -> bool:
 
 def score(name: str, row: Activation, role: str) -> int:
     """Return the number of words in a tensor's name that match the parameter of this activation and role."""
-    known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=lambda item: -len(item[0])) if row.name.endswith(end)), "")
-    return len(_said(name, known)) + len(_said(name, _OF_ROLE[role]))
+    expected = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=lambda item: -len(item[0])) if row.name.endswith(end)), "")
+    return len(_words_in(name, expected)) + len(_words_in(name, _OF_ROLE[role]))
 
 
-def _said(name: str, known: str) -> set[str]:
-    return set(words(name)) & set(known.split())
+def _words_in(name: str, expected: str) -> set[str]:
+    return set(words(name)) & set(expected.split())

@@ -2,7 +2,7 @@
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -24,20 +24,18 @@ from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping.call import Call, calls
-from conformance.mapping.forward_pass import PROBE, ForwardPass, batch_for, first_tensor, observe
-from conformance.mapping.identify import Identification, Known
+from conformance.mapping.forward_pass import PROBE, batch_for, first_tensor, observe
+from conformance.mapping.identify import Identification
 from conformance.mapping.implementation import at_another_depth, implementation_of
-from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
+from conformance.mapping.proposal import BUFFER, UNMAPPED, UNREAD, Held, Proposal, held, unused_patterns
 from conformance.mapping.signature import Builder, builder_of, takes_sizes
 from conformance.mapping.source import is_attribute_path, require_writable
-from conformance.mapping.taps import Located, Places
+from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, patterns_in
-from conformance.model.activations import last_hidden, table
+from conformance.model.activations import last_hidden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.numerics.arithmetic import representative_hypothesis
 from conformance.numerics.formats import Array
-from conformance.numerics.machine import this_machine
 
 T = TypeVar("T")
 _REMOVERS: Mapping[type, str] = {WeightNorm: "remove_weight_norm", SpectralNorm: "remove_spectral_norm"}
@@ -75,7 +73,7 @@ def _other_activation_function(found: Proposal) -> str:
     for a in (found.architecture.with_(hidden_act=f) for f in _ACTIVATION_FUNCTIONS if f != found.architecture.hidden_act):
         module, tensors = _drawn_module(found.builder, a)
         with eager_if(True):
-            computed, _ = counted(_tried(found.call, module, tensors, a).known, a)
+            computed, _ = _tried(found.call, module, tensors, a).search.coverage
         best, best_function = (computed, a.hidden_act) if computed > best else (best, best_function)
     return best_function
 
@@ -109,44 +107,37 @@ def _drawn_module(builder: Builder, a: Architecture) -> tuple[nn.Module, Tensors
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module, tensors = _drawn_module(builder, a)
     with eager_if(True):  # a compiled graph hides its operations
-        call, computed, known, search = _called(module, tensors, a)
-    containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(
-        computed.taps, computed.results, containers, a.num_hidden_layers, table(a), known, search.alpha, search.batch.mask
-    )
-    parts = tuple(held(known, tensors))
-    own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
-    patterns = patterns_in({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a)
+        trial = _best_trial(module, tensors, a)
+    search = trial.search
+    places = Places(search)
+    returned = places.returned()
+    every = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
+    patterns = patterns_in({n: tuple(t.shape) for n, t in every.items() if isinstance(t, torch.Tensor)}, a)
+    parts = tuple(held(search))
     parts += tuple(_second_names(module, parts, patterns))
-    buffers, unmapped = _left_over(module, parts, patterns)
-    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0).replace(HEAD, "0") not in computed.reading)
-    found = Proposal(
+    proposal = Proposal(
         name,
         home,
         builder,
-        call,
+        trial.call,
         parts,
         tuple(places.located()),
         tuple(unused_patterns([n for h in parts for n in h.names], a)),
-        buffers,
-        unread,
-        tuple(n for n in unmapped if n not in unread),
+        _ignored(module, parts, patterns, search.computed.reading),
         a,
-        counted(known, a),
-        any(value.found for name, value in known.values.items() if table(a)[name].layer is not None),
+        search.coverage,
+        search.computes_layers,
+        last=_last_layer(parts),
+        returns=tuple(location for _, location in returned if location),
+        items=search.computed.length,
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
-        unknown_results=tuple(array.shape for array, one in places.returned() if one is None),
-        returns=tuple(one for _, one in places.returned() if one),
-        items=computed.length,
+        unknown_results=tuple(array.shape for array, location in returned if location is None),
     )
-    found = replace(found, last=_last_layer(found))
-    return require_writable(found if found.has_output else _with_output(found, places.by_shape(last_hidden(a))))
-
-
-def _with_output(found: Proposal, output: Located | None) -> Proposal:
-    """Return the proposal with the module's result as its output, if it can be, so that a mistake in the last step is judged."""
-    named = replace(found, returns=(output,), unknown_results=()) if output else found
-    return named if named.has_output else found
+    if not proposal.has_output and (output := places.by_shape(last_hidden(a))):
+        # The module's result may be its output although a mistake in the last step changes it, so that the step is judged.
+        named = replace(proposal, returns=(output,), unknown_results=())
+        proposal = named if named.has_output else proposal
+    return require_writable(proposal)
 
 
 def _require_values(module: nn.Module) -> None:
@@ -190,17 +181,21 @@ def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[st
     yield from (by_name[of].for_tied_tensor(name) for name, of in repeated.items() if of in by_name)
 
 
-def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the patterns of the buffers and of the parameters that hold no parameter of the checkpoint."""
+def _ignored(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str], reading: Collection[str]) -> dict[str, str]:
+    """Return the reason for each pattern of buffers and parameters that hold no parameter of the checkpoint, sorted by reason."""
     mapped, parameters = {h.tensor.name for h in parts}, dict(module.named_parameters(remove_duplicate=False))
-    left = {n: pattern for n, pattern in patterns.items() if pattern not in mapped}
-    buffers = dict.fromkeys(pattern for n, pattern in left.items() if n not in parameters)
-    return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
+    reasons: dict[str, dict[str, str]] = {BUFFER: {}, UNREAD: {}, UNMAPPED: {}}
+    for name, pattern in patterns.items():
+        if pattern not in mapped:
+            is_read = in_layer(pattern.rpartition(".")[0], 0).replace(HEAD, "0") in reading
+            reason = BUFFER if name not in parameters else UNMAPPED if is_read else UNREAD
+            reasons[reason][pattern] = reason
+    return {**reasons[BUFFER], **reasons[UNREAD], **reasons[UNMAPPED]}
 
 
-def _last_layer(found: Proposal) -> str:
+def _last_layer(parts: Sequence[Held]) -> str:
     """Return a Python expression of the index of the last layer, in terms of `model`; an empty string if nothing counts layers."""
-    of_layers = [h.tensor for h in found.parameters if any(is_layered(name) for name in h.names)]
+    of_layers = [h.tensor for h in parts if any(is_layered(name) for name in h.names)]
     across = [tensor.name for tensor in of_layers if tensor.across]
     lists = sorted({tensor.name.partition(f".{LAYER}.")[0] for tensor in of_layers if f".{LAYER}." in tensor.name})
     return next((f"len(model.{n}) - 1" for n in (*lists, *across) if is_attribute_path(n)), "")
@@ -226,34 +221,20 @@ def _deviation(tensor: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A way of calling the module, with what it computes then.
-
-    Attributes:
-        call: the way of calling it.
-        computed: the forward pass.
-        search: the search for parameters in it.
-        known: result of the search.
-    """
+    """A way of calling the module, and the search for its parameters in the forward pass."""
 
     call: Call
-    computed: ForwardPass
     search: Identification
-    known: Known
-
-    @cached_property
-    def masked_layers(self) -> int:
-        """The number of layers in which the module masks as the oracle does."""
-        return self.search.masked_layers(self.known)
 
     @property
     def rank(self) -> tuple[int, int]:
         """The number of layers and of embeddings that match, which depend on the call; other mistakes leave them unchanged."""
-        values = self.known.values
-        return self.masked_layers, sum(values[name].found for name in values if name.startswith("embeddings."))
+        values = self.search.state.values
+        return self.search.masked_layers, sum(values[name].matches for name in values if name.startswith("embeddings."))
 
 
-def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, Identification]:
-    """Return the way of calling the module with which most layers mask as the oracle does, with the results of the search.
+def _best_trial(module: nn.Module, tensors: Tensors, a: Architecture) -> _Trial:
+    """Return the way of calling the module with which most layers mask as the oracle does.
 
     Of equal ways, it is the likeliest by names: the total number of matching activations is no reason to choose another, since with
     a wrong mask a module that has a mistake may compute more of them.
@@ -262,23 +243,20 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     trials: dict[int, _Trial] = {}
     for place, call in _distinct(module, a):
         trials[place] = trial = _tried(call, module, tensors, a)
-        values = trial.known.values
-        if last not in values or (values[last].found and trial.masked_layers == a.num_hidden_layers):
+        values = trial.search.state.values
+        if last not in values or (values[last].matches and trial.search.masked_layers == a.num_hidden_layers):
             break
     by_name = [trials[place] for place in sorted(trials)]
     best = max(by_name, key=lambda trial: trial.rank)
-    call = replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a)))
-    return call, best.computed, best.known, best.search
+    return replace(best, call=replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a))))
 
 
 def _tried(call: Call, module: nn.Module, tensors: Tensors, a: Architecture) -> _Trial:
-    """Return what the module computes if it is called in this way, and the parameters that are identified in it."""
-    arithmetic = representative_hypothesis("float32", "cpu", this_machine("cpu").error_bounds).arithmetic
+    """Run the module, called in this way, and return the trial."""
     given = _batch_of(call, a)
     run = partial(call.run, module, given.on("cpu"))
     computed = _guarded(partial(observe, module, run, a.num_attention_heads), "its forward pass")
-    search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
-    return _Trial(call, computed, search, search.run())
+    return _Trial(call, Identification(tensors, computed, a, given))
 
 
 def _batch_of(call: Call, a: Architecture) -> Batch:
@@ -287,14 +265,14 @@ def _batch_of(call: Call, a: Architecture) -> Batch:
 
 def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iterator[str]:
     """Yield a message if the values do not decide between the ways of calling the module."""
-    first, matching, of = by_name[0], best.masked_layers, a.num_hidden_layers
-    if not best.call.takes_mask or matching == of or last_hidden(a) not in best.known.values:
+    first, matching, of = by_name[0], best.search.masked_layers, a.num_hidden_layers
+    if not best.call.takes_mask or matching == of or last_hidden(a) not in best.search.state.values:
         return
     start = f"the form of the mask is not certain: the attention probabilities match in {matching} of {of} layers with"
     if best is not first:
-        fewer = best.known.score - first.known.score
+        fewer = best.search.state.score - first.search.state.score
         yield f"{start} model({best.call.arguments}); with model({first.call.arguments}), {fewer} fewer activations match"
-    elif any(trial.masked_layers == matching for trial in by_name[1:]):
+    elif any(trial.search.masked_layers == matching for trial in by_name[1:]):
         yield f"{start} model({best.call.arguments}), which the names suggest, and in as many with another form"
     elif not matching:
         yield f"{start} model({best.call.arguments}), which the names suggest"
@@ -376,19 +354,19 @@ class MappedModule:
         return self._mapped(None)[0]
 
     @cached_property
-    def _known(self) -> dict[Architecture | None, tuple[TorchImplementation, str]]:
+    def _by_architecture(self) -> dict[Architecture | None, tuple[TorchImplementation, str]]:
         return {}
 
     def _mapped(self, a: Architecture | None) -> tuple[TorchImplementation, str]:
         """Return the proposed implementation and what was guessed, of a module that was built before for an architecture."""
-        if a not in self._known:
+        if a not in self._by_architecture:
             home = getattr(self.factory if a is None else type(self.factory), "__module__", "")
             try:
                 found = proposed(self.factory, self.name, home, a)
             except UsageError as error:  # it cannot be mapped; the message says what to register instead
                 raise RegistrationError(str(error)) from error
-            self._known[a] = implementation_of(found), found.guesses
-        return self._known[a]
+            self._by_architecture[a] = implementation_of(found), found.guesses
+        return self._by_architecture[a]
 
     def _of(self, a: Architecture) -> tuple[TorchImplementation, str]:
         found, guesses = self._mapped(a if isinstance(self.factory, nn.Module) else None)

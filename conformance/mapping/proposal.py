@@ -7,11 +7,10 @@ from typing import Any
 
 from conformance.candidates.layouts import LAYER, expanded, is_layered
 from conformance.mapping.call import Call
-from conformance.mapping.identify import DECODER, WORDS, Known
+from conformance.mapping.identify import DECODER, WORDS, Identification
 from conformance.mapping.signature import Builder, Requirement, head_requirements, settings_requirements
 from conformance.mapping.taps import Located
-from conformance.mapping.tensors import Tensor, Tensors
-from conformance.model.activation import SCALAR
+from conformance.mapping.tensors import Tensor
 from conformance.model.activations import last_hidden, outputs, parameter_shapes, table
 from conformance.model.architecture import Architecture
 
@@ -22,6 +21,7 @@ _EVIDENCE = {
     "tie": "by name, since other choices compute the same",
 }
 _SHAPE_ALONE = "by its shape, which no value confirms"
+BUFFER, UNREAD, UNMAPPED = "a buffer", "not read by the forward pass", "nothing in the checkpoint"  # reasons for ignoring a tensor
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 
@@ -59,9 +59,7 @@ class Proposal:
         parameters: the module's tensors with the parameters that they hold.
         activations: the located activations.
         unused: patterns of the checkpoint's parameters that the module does not use.
-        buffers: patterns of state-dict entries that are not parameters.
-        unread: patterns of parameters that hold none of the checkpoint's, in modules whose parameters the forward pass never reads.
-        unmapped: patterns of the other parameters that hold none of the checkpoint's.
+        ignored: the reason for each pattern of state-dict entries that hold no parameter of the checkpoint.
         architecture: architecture with which the module was examined.
         coverage: number of activations that the module computes, and total number.
         has_layers: whether it computes an activation of a layer.
@@ -81,9 +79,7 @@ class Proposal:
     parameters: tuple[Held, ...]
     activations: tuple[Located, ...]
     unused: tuple[str, ...]
-    buffers: tuple[str, ...]
-    unread: tuple[str, ...]
-    unmapped: tuple[str, ...]
+    ignored: Mapping[str, str]
     architecture: Architecture
     coverage: tuple[int, int]
     has_layers: bool
@@ -94,6 +90,11 @@ class Proposal:
     computes: str = ""
     unknown_results: tuple[tuple[int, ...], ...] = ()
     fails_elsewhere: str = ""
+
+    @property
+    def unmapped(self) -> tuple[str, ...]:
+        """The patterns of the parameters that the forward pass may read and that hold none of the checkpoint's."""
+        return tuple(name for name, reason in self.ignored.items() if reason == UNMAPPED)
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -229,12 +230,8 @@ class Proposal:
             yield "activation", described(one), one.names[0], _SHAPE_ALONE
         for pattern in self.unused:
             yield "unused", "", pattern, "nothing in the module"
-        for name in self.buffers:
-            yield "ignored", name, "", "a buffer"
-        for name in self.unread:
-            yield "ignored", name, "", "not read by the forward pass"
-        for name in self.unmapped:
-            yield "ignored", name, "", "nothing in the checkpoint"
+        for name, reason in self.ignored.items():
+            yield "ignored", name, "", reason
         for each in self.requirements:
             yield "supported", each.lacking, each.reason, "skipped if"
         if self.fixed_rates:
@@ -248,19 +245,20 @@ def described(one: Located) -> str:
     return f"{which}{tap.path or 'the module'}" + (f", {one.arrangement}" if one.arrangement else "")
 
 
-def held(known: Known, tensors: Tensors) -> Iterator[Held]:
+def held(search: Identification) -> Iterator[Held]:
     """Yield the module's tensors that hold parameters, in the order of its state dict."""
-    decoder, words = known.sources.get(DECODER), known.sources.get(WORDS)
-    for tensor in tensors.all:
-        mine = {n: s for n, s in known.sources.items() if s.tensor is tensor and n != DECODER}
+    sources, evidence = search.state.sources, search.state.evidence
+    decoder, words = sources.get(DECODER), sources.get(WORDS)
+    for tensor in search.tensors.all:
+        mine = {n: s for n, s in sources.items() if s.tensor is tensor and n != DECODER}
         if mine:
             form = next(iter(mine.values())).form
             pieces = {s.piece: n.replace(".layer.0.", f".layer.{LAYER}.") for n, s in mine.items()}
             if len(pieces) == form.parts:
                 names = tuple(pieces[i] for i in range(form.parts))
-                yield Held(tensor, form.text, names, max((known.evidence[n] for n in mine), key=list(_EVIDENCE).index))
+                yield Held(tensor, form.text, names, max((evidence[n] for n in mine), key=list(_EVIDENCE).index))
         elif decoder and words and decoder.tensor is tensor:
-            yield Held(tensor, decoder.form.text, (WORDS,), known.evidence[DECODER]).for_tied_tensor(tensor.name)
+            yield Held(tensor, decoder.form.text, (WORDS,), evidence[DECODER]).for_tied_tensor(tensor.name)
 
 
 def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
@@ -281,9 +279,3 @@ def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
 def _anywhere(name: str) -> str:
     parts = name.split(".layer.")
     return f"{parts[0]}.layer.*.{parts[1].partition('.')[2]}" if len(parts) == 2 else name
-
-
-def counted(known: Known, a: Architecture) -> tuple[int, int]:
-    """Return the number of activations that the module computes, and the total number: without heads that the module lacks."""
-    layers = {name for name, row in table(a).items() if row.layer is not None and row.axes != SCALAR}
-    return sum(v.found for v in known.values.values()), len(layers | known.values.keys())

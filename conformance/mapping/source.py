@@ -11,7 +11,7 @@ from keyword import iskeyword
 from textwrap import wrap
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import HEAD, LAYER, each_layer
+from conformance.candidates.layouts import HEAD, LAYER, LAYOUTS, each_layer
 from conformance.errors import UsageError
 from conformance.mapping.call import DTYPE
 from conformance.mapping.proposal import Held, Proposal
@@ -27,7 +27,6 @@ _LENGTHS_ALONE = (
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
 )
 _QUOTES = frozenset('"\\')
-LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")  # functions that an adaptor may import
 # Names that an adaptor imports or gives to its own objects; `a` is the parameter of the function that builds the module.
 _OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", "a", "call", "supported", "torch"))
 
@@ -91,7 +90,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from (f"        {_tap(one.tap)}: {_shown(one)}," for one in proposal.activations)
     yield "    },"
     yield "    call=call,"
-    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
+    ignored = [each_layer(name, "*").replace(HEAD, "*") for name in proposal.ignored]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield f"    {what}=[{', '.join(map(_quoted, patterns))}],"
@@ -212,4 +211,4 @@ def _quoted_names(proposal: Proposal) -> Iterator[str]:
     yield from (one.tap.path for one in proposal.activations)
     elements = [one.tap.element for one in proposal.activations]
     yield from (element for element in elements if isinstance(element, str))
-    yield from (*proposal.buffers, *proposal.unmapped)
+    yield from proposal.ignored

@@ -5,26 +5,14 @@ There is one tensor for each layer, or for each head in it, one for all layers, 
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
 
 import numpy as np
 
-from conformance.candidates.layouts import (
-    HEAD,
-    Layout,
-    Shape,
-    fused,
-    interleaved,
-    is_layered,
-    per_head,
-    permuted,
-    plain,
-    stacked,
-    transposed,
-)
+from conformance.candidates.layouts import HEAD, LAYOUTS, Layout, Shape, is_layered, plain
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
@@ -37,65 +25,58 @@ class Form:
     Attributes:
         text: Python source of the layout, with `{}` for the names.
         parts: number of parameters.
-        make: returns the layout for given names.
-        matrix: whether the form is for matrices only; for vectors it equals a simpler form.
     """
 
     text: str
-    parts: int
-    make: Callable[..., Layout]
-    matrix: bool = False
+    parts: int = 1
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return plain(eval(self.text.format(", ".join(map(repr, "qkv"[: self.parts]))), dict(LAYOUTS)))
 
     def across(self) -> "Form":
         """Return the form of a tensor that stacks this form over all layers."""
-        return Form(f"stacked({self.text})", self.parts, lambda *names: stacked(self.make(*names)), self.matrix)
+        return Form(f"stacked({self.text})", self.parts)
 
     def pieces(self, value: Array, shape: Shape, a: Architecture) -> list[Array] | None:
         """Return the parameters, of shape `shape`, unpacked from the tensor of one layer; None if its shape does not match."""
-        if self.matrix and len(shape) < 2:
+        if len(shape) < 2 and _OF_MATRICES.search(self.text):
             return None
-        shapes = [shape] * self.parts
-        return self.make(*"qkv"[: self.parts]).unpack(value, shapes, a) if _packed(self, shape, a) == value.shape else None
+        return self._layout.unpack(value, [shape] * self.parts, a) if self._packed(shape, a) == value.shape else None
+
+    @cache  # noqa: B019  # forms are constants
+    def _packed(self, shape: Shape, a: Architecture) -> Shape | None:
+        """Return the shape of a tensor that holds parameters of shape `shape`; None if an axis cannot be split into heads."""
+        try:
+            return self._layout.pack([np.empty(shape, np.int8)] * self.parts, a).shape
+        except ValueError:
+            return None
 
 
-@cache
-def _packed(form: Form, shape: Shape, a: Architecture) -> Shape | None:
-    """Return the shape of a tensor that holds parameters of shape `shape`; None if an axis cannot be split into heads."""
-    layout = form.make(*"qkv"[: form.parts])
-    try:
-        return layout.pack([np.empty(shape, np.int8)] * form.parts, a).shape
-    except ValueError:
-        return None
-
-
-def _several(parts: int) -> Iterator[Form]:
-    yield Form("fused({})", parts, lambda *names: fused(*names))
-    yield Form("transposed(fused({}))", parts, lambda *names: transposed(fused(*names)), True)
-    yield Form("interleaved({})", parts, lambda *names: interleaved(*names))
-    yield Form("transposed(interleaved({}))", parts, lambda *names: transposed(interleaved(*names)), True)
-    yield Form("per_head(interleaved({}))", parts, lambda *names: per_head(interleaved(*names)))
-    yield _permuted("per_head(interleaved({}))", parts, lambda *names: per_head(interleaved(*names)), (0, 2, 1))
-    yield Form("stacked({})", parts, lambda *names: stacked(*names))
-    yield Form("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1))
-    yield _permuted("stacked({})", parts, stacked, (0, 2, 1))
-    yield _permuted("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1), (0, 1, 3, 2))
-
-
-def _permuted(text: str, parts: int, make: Callable[..., Layout], axes: Sequence[int]) -> Form:
-    return Form(f"permuted({text}, axes={list(axes)})", parts, lambda *names: permuted(make(*names), axes), True)
-
-
+_OF_MATRICES = re.compile(r"transposed|permuted|per_head\({}, axis=1\)")  # for vectors, these forms equal simpler ones
 ALONE = (
-    Form("{}", 1, plain),
-    Form("transposed({})", 1, transposed, True),
-    Form("per_head({})", 1, per_head),
-    Form("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), True),
-    Form("per_head(transposed({}))", 1, lambda name: per_head(transposed(name)), True),
-    Form("per_head(transposed({}), axis=1)", 1, lambda name: per_head(transposed(name), axis=1), True),
-    _permuted("per_head({})", 1, per_head, (0, 2, 1)),
-    _permuted("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), (1, 0, 2)),
+    Form("{}"),
+    Form("transposed({})"),
+    Form("per_head({})"),
+    Form("per_head({}, axis=1)"),
+    Form("per_head(transposed({}))"),
+    Form("per_head(transposed({}), axis=1)"),
+    Form("permuted(per_head({}), axes=[0, 2, 1])"),
+    Form("permuted(per_head({}, axis=1), axes=[1, 0, 2])"),
 )
-FORMS = (*ALONE, *_several(2), *_several(3))
+_OF_SEVERAL = (
+    "fused({})",
+    "transposed(fused({}))",
+    "interleaved({})",
+    "transposed(interleaved({}))",
+    "per_head(interleaved({}))",
+    "permuted(per_head(interleaved({})), axes=[0, 2, 1])",
+    "stacked({})",
+    "per_head(stacked({}), axis=1)",
+    "permuted(stacked({}), axes=[0, 2, 1])",
+    "permuted(per_head(stacked({}), axis=1), axes=[0, 1, 3, 2])",
+)
+FORMS = (*ALONE, *(Form(text, parts) for parts in (2, 3) for text in _OF_SEVERAL))
 
 
 NUMBER = re.compile(r"(?<!\d)\d+(?![^.])")  # at the end of a part of a dotted name, as in `blocks.0` and `blocks.layer_0`

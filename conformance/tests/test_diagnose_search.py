@@ -1,4 +1,4 @@
-"""A diagnosis in progress: its progress reports, and the exactness of values reused from another network."""
+"""A diagnosis in progress: the exactness of values reused from another network, and of what a part of the batch refutes."""
 
 from functools import cache
 from typing import Any

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import make_lsq_spline
 
 from conformance.faults.changes import Altered, Rearranged
 from conformance.faults.fault import FUNCTIONS
@@ -142,6 +141,8 @@ def _result(step: Step, data: FitData) -> Fit | None:
 
 def _function(step: Step, data: FitData) -> Fit | None:
     """Return another function of the same input, a smooth one: a spline by least squares, with few knots."""
+    from scipy.interpolate import make_lsq_spline  # slow to import and used only here
+
     (parent,) = step.parents
     unit = relative_error(data.allowed[data.judged], step.value[data.judged])
     x, y, weight = parent[data.judged], data.actual[data.judged], 1.0 / np.hypot(data.allowed, unit * data.actual)[data.judged]

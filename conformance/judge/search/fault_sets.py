@@ -12,7 +12,7 @@ batch. Sets that may be tied with an explanation are judged as well.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -24,7 +24,6 @@ from conformance.judge.search.problem import AnyTrial, FittedFaults, Problem
 from conformance.judge.threads import on_all_cores
 from conformance.numerics.memo import cached_property
 
-FAULTS = ("one mistake", "two mistakes", "three mistakes")  # the stages of a search, each followed by `verifying` them
 MOST_FAULTS = 3  # largest number of faults in a set; each further one costs another step of the beam search
 KINDS, SINGLES = 30, 50  # how many faults in one kind of place, and in one layer or place, are tried exactly
 FOLLOWED = 25  # number of faults that are tried on top of each set, where the screening says more than the trial itself
@@ -41,14 +40,12 @@ class Search(Generic[AnyTrial]):
         placements: the faults that are tried alone and combined.
         fallback: the faults that are tried alone if none of `placements` explains the numbers.
         most_faults: largest number of faults in a set.
-        begin: function that is told the name of each stage as it begins.
     """
 
     whole: Problem[AnyTrial]
     placements: Sequence[FaultPlacement]
     fallback: Sequence[FaultPlacement]
     most_faults: int = MOST_FAULTS
-    begin: Callable[[str], None] = lambda stage: None
 
     def explaining(self) -> list[AnyTrial]:
         """Return the sets with the fewest faults that explain the numbers."""
@@ -56,21 +53,13 @@ class Search(Generic[AnyTrial]):
         for count in range(self.most_faults):
             if not followed:
                 break
-            self.begin(FAULTS[count])
             part = self._part(followed[0])
-            fits, explained = self._extended(followed, part, count) if count else self._single(part)
-            if not count and not explained:
-                explained = self._falling_back(part)
+            fits, explained = self._extended(followed, part) if count else self._single(part)
             explaining += explained
             if any(not trial.loose for trial in explaining) or (explaining and count):
                 break
             followed = _different([fit for fit in fits if fit.distance <= fit.allowed])[: self.whole.beam]
         return explaining
-
-    def _falling_back(self, part: Problem[AnyTrial]) -> list[AnyTrial]:
-        """Return the faults of the fallback that explain the numbers."""
-        fits = self._improved(part, part.none, self.fallback)
-        return self._verified(fits[: RENOISED if part.is_screened else None], part, 0)
 
     def _part(self, nearest: FittedFaults) -> Problem[AnyTrial]:
         """Return the problem on which sets are compared: the whole if the effect of a fault depends on other rows of the batch."""
@@ -86,7 +75,7 @@ class Search(Generic[AnyTrial]):
         return any(fit.distance < self.whole.none.distance for p in coupling if (fit := _with(self.whole, self.whole.none, p)))
 
     def _single(self, part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
-        """Return the single faults that reduce the distance, nearest first, and those that explain the numbers.
+        """Return the single faults that reduce the distance, nearest first, and all single faults that explain the numbers.
 
         If a fault without a parameter explains the numbers, and not incompletely, a fault with one is tried only if it comes near
         with its usual value.
@@ -98,8 +87,12 @@ class Search(Generic[AnyTrial]):
                 added = [p for p in added if _is_nearer_by_half(part, p)]
             chosen = self._screened(part, added)
             found = self._improved(part, part.none, chosen)
-            explained += self._verified(found, part, 0)
+            explained += self._verified(found, part)
             fits += found
+        if not explained:
+            explained = self._verified(
+                self._improved(part, part.none, self.fallback)[: RENOISED if part.is_screened else None], part
+            )
         return sorted(fits, key=lambda f: f.distance), explained
 
     def _screened(self, part: Problem[AnyTrial], placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
@@ -111,9 +104,7 @@ class Search(Generic[AnyTrial]):
             others = [p for p in others if p.reach == KIND][:KINDS] + [p for p in others if p.reach != KIND][:SINGLES]
         return wide + others
 
-    def _extended(
-        self, followed: Sequence[FittedFaults], part: Problem[AnyTrial], count: int
-    ) -> tuple[list[FittedFaults], list[AnyTrial]]:
+    def _extended(self, followed: Sequence[FittedFaults], part: Problem[AnyTrial]) -> tuple[list[FittedFaults], list[AnyTrial]]:
         """Return the sets with one more fault, nearest first, and those that explain the numbers.
 
         First the nearest set of the beam is extended, then the others. If an extension of the nearest set explains the numbers,
@@ -128,7 +119,7 @@ class Search(Generic[AnyTrial]):
                 members = [member for member in members if math.sqrt(member.distance) <= most]
             if members:
                 added = self._with_one_more(part, members)
-                explained += self._verified(added, part, count)
+                explained += self._verified(added, part)
                 fits += added
         return sorted(fits, key=lambda f: f.distance), explained
 
@@ -172,27 +163,24 @@ class Search(Generic[AnyTrial]):
         """Return whether sets are compared on the whole batch, and parameters fitted there until they converge."""
         return part is self.whole and not part.is_screened
 
-    def _verified(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial], count: int) -> list[AnyTrial]:
+    def _verified(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial]) -> list[AnyTrial]:
         """Return the nearest sets that explain the numbers of the whole batch.
 
         Once a set explains the numbers, only sets that may be tied with it are still judged.
         """
-        return list(self._explaining(fits[:VERIFIED], part, count))
-
-    def _explaining(self, fits: Sequence[FittedFaults], part: Problem[AnyTrial], count: int) -> Iterator[AnyTrial]:
-        nearest = math.inf
-        self.begin(f"verifying {FAULTS[count]}")
-        for number, fit in enumerate(fits):
-            if fit.distance > nearest:
-                return
-            own = number < RENOISED
-            near = fit if part is self.whole else part.fit_unless_refuted(fit, self.whole, own=own)
-            on_whole = near if near is None or self._is_final(part) else self.whole.fit_on_whole(near)
-            trial = None if on_whole is None else self.whole.judge(on_whole, own=own)
+        explaining, farthest = list[AnyTrial](), math.inf
+        for number, fit in enumerate(fits[:VERIFIED]):
+            if fit.distance > farthest:
+                break
+            own_sigma = number < RENOISED
+            left = fit if part is self.whole else part.fit_unless_refuted(fit, self.whole, own=own_sigma)
+            on_whole = left if left is None or self._is_final(part) else self.whole.fit_on_whole(left)
+            trial = None if on_whole is None else self.whole.judge(on_whole, own=own_sigma)
             if trial is not None and trial.explains:
+                explaining.append(trial)
                 if not trial.loose:
-                    nearest = min(nearest, fit.distance + self.whole.tie(fit))
-                yield trial
+                    farthest = min(farthest, fit.distance + self.whole.tie(fit))
+        return explaining
 
 
 def _different(fits: Sequence[FittedFaults]) -> list[FittedFaults]:

@@ -12,36 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from conformance.faults import Parameter
 from conformance.judge.evidence import Estimate
 from conformance.judge.number_words import closed_form
-from conformance.judge.search.placements import FaultPlacement
+from conformance.judge.search.placements import FARTHEST, FaultPlacement
 from conformance.judge.search.problem import FittedFaults, Problem
-from conformance.judge.segment import Segment
 from conformance.numerics.formats import NUDGE, Array, as_array
 
 # Convergence is quadratic near the solution. Far from it, each step triples the value under a root: 20 steps from 1e-9 to 1
 # (3^20), and four to converge.
 STEPS = 24
 HALVINGS = 4  # how often a step that increases the distance is halved
-FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
 GAIN = 1 / 64  # while fits are compared, a step that reduces the squares by a smaller share is the last
 # A fit ends once a step gains less than `GAIN` and leaves an RMS of more than this multiple of the limit: if later steps gain no
 # more, `STEPS` of them divide the RMS by at most (1 − 1/64)^(-STEPS/2) = 1.21. After a limited step they may gain more.
 FAR = (1.0 - GAIN) ** (-STEPS / 2.0)
 SETTLED = 1e-3  # in standard deviations; a shorter step changes no digit that is reported
-
-
-def right_value(placement: FaultPlacement, right: Segment) -> float:
-    """Return the correct value of a placement's parameter, from the checkpoint."""
-    assert placement.fault.parameter is not None
-    return placement.fault.parameter.right(right.steps[placement.places[0]])
-
-
-def wrong_value(placement: FaultPlacement, right: Segment) -> float:
-    """Return the usual faulty value of a placement's parameter."""
-    assert placement.fault.parameter is not None
-    return placement.fault.parameter.wrong(right.steps[placement.places[0]])
 
 
 def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> FittedFaults | None:
@@ -50,58 +35,41 @@ def started(problem: Problem[Any], placement: FaultPlacement, others: Sequence[F
     The value with the smaller distance is chosen; if both increase the distance, the step is halved until it does not. Return None
     if no value changes anything.
     """
-    right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
+    right, wrong = placement.right(problem.right), placement.wrong(problem.right)
     fits: list[FittedFaults | None] = [problem.evaluate([*others, placement.of(wrong)])]
-    moved = problem.evaluate([*others, placement.of(right + NUDGE * abs(wrong - right))])
-    if moved is not None:
-        at_right = [*others, placement.of(right)]  # Some mistakes are wrong with the correct number, too.
-        base, nudged = problem.value(at_right), problem.value(moved.placements)
+    nudged = problem.evaluate([*others, placement.of(right + NUDGE * abs(wrong - right))])
+    if nudged is not None:
+        correct = placement.of(right)  # Some mistakes are wrong with the correct number, too.
+        change = problem.value(nudged.placements) - problem.value([*others, correct])
         squares = problem.squares(others)
         pooling_index, before = int(squares.argmin()), float(squares.min())
         weights = problem.weights[pooling_index]
-        slope = (nudged - base)[pooling_index] / (NUDGE * abs(wrong - right)) * weights
-        residual = problem.residual(at_right)[pooling_index] * weights
+        slope = change[pooling_index] / (NUDGE * abs(wrong - right)) * weights
+        residual = problem.residual([*others, correct])[pooling_index] * weights
         energy = float((slope**2).sum())
         if energy > 0.0 and math.isfinite(energy):
-            value = _within(placement.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
-            fits += _farther(problem, placement, others, value, _farthest(placement.fault.parameter, right, abs(wrong - right)))
+            step = float((slope * residual).sum()) / energy
+            fits += _farther(problem, correct, others, step)
+            limited = correct.moved(step, problem.right).number(problem.right) - right
             for halving in range(1, HALVINGS + 1):
                 if any(f is not None and f.squares[pooling_index] < before for f in fits):
                     break
-                fits.append(problem.evaluate([*others, placement.of(right + (value - right) / 2.0**halving)]))
+                fits.append(problem.evaluate([*others, placement.of(right + limited / 2.0**halving)]))
     return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
 
 
-def _farther(
-    problem: Problem[Any], placement: FaultPlacement, others: Sequence[FaultPlacement], value: float, end: float
-) -> Iterator[FittedFaults]:
-    """Yield the fit at a value; if the value is limited by `_farthest`, go on in ever longer steps while the distance decreases."""
-    parameter, nearest = placement.fault.parameter, math.inf
-    assert parameter is not None
-    fit = problem.evaluate([*others, placement.of(value)])
-    while fit is not None and fit.distance < (1.0 - GAIN) * nearest:
+def _farther(problem: Problem[Any], start: FaultPlacement, others: Sequence[FaultPlacement], step: float) -> Iterator[FittedFaults]:
+    """Yield the fit one step on; if the step is limited, go on in ever longer steps while the distance decreases."""
+    right, nearest = problem.right, math.inf
+    reached, limit = start.moved(step, right), start.moved(math.inf, right)
+    while math.isfinite(reached.number(right)) and (fit := problem.evaluate([*others, reached])):
+        if fit.distance >= (1.0 - GAIN) * nearest:
+            return
         yield fit
-        nearest = fit.distance
-        if value < end:
+        if reached.number(right) < limit.number(right):
             return
-        value = end = parameter.least + (value - parameter.least) * FARTHEST
-        if not math.isfinite(value):
-            return
-        fit = problem.evaluate([*others, placement.of(value)])
-
-
-def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
-    """Return the value one step on, limited to sensible values and to a change by the factor `FARTHEST`."""
-    assert parameter is not None
-    distance = value - parameter.least
-    nearest = parameter.least + max(distance, 0.0) / FARTHEST
-    return min(max(value + step, nearest), _farthest(parameter, value, scale))
-
-
-def _farthest(parameter: Parameter | None, value: float, scale: float) -> float:
-    """Return the largest value to which one step may lead."""
-    assert parameter is not None
-    return parameter.least + max(value - parameter.least, scale) * FARTHEST
+        nearest, reached = fit.distance, reached.moved(math.inf, right)
+        limit = reached
 
 
 def fitted(problem: Problem[Any], start: FittedFaults, least: float = 0.0) -> FittedFaults:
@@ -116,7 +84,7 @@ def fitted(problem: Problem[Any], start: FittedFaults, least: float = 0.0) -> Fi
         slopes, free = _slopes(problem, fit)
         if not free:
             return fit
-        now = np.array([_range(fit.placements[i], problem.right) for i in free])
+        now = _ranges(problem, fit, free)
         if weights is None or len(now) != len(ranges):
             weights, ranges = problem.weights_of(fit)[index], now
         step = _gauss_newton(problem, fit, slopes, weights)
@@ -130,8 +98,8 @@ def fitted(problem: Problem[Any], start: FittedFaults, least: float = 0.0) -> Fi
         gain = 1.0 - left / _squares(problem, fit, weights)
         fit, is_far = better, left > (FAR * problem.rms_limit) ** 2 * np.count_nonzero(weights)
         # A step that was limited is followed by longer ones, each of which may gain more.
-        after = np.array([_range(fit.placements[i], problem.right) for i in free])
-        is_last = gain < (max(least, GAIN) if is_far else least) and not _has_changed(after, now, FARTHEST / 2.0)
+        is_limited = _has_changed(_ranges(problem, fit, free), now, FARTHEST / 2.0)
+        is_last = gain < (max(least, GAIN) if is_far else least) and not is_limited
         if is_last or (np.abs(step) * np.sqrt(np.square(slopes * weights).sum(1)) <= SETTLED).all():
             return fit
     return fit
@@ -146,10 +114,10 @@ def _gauss_newton(problem: Problem[Any], fit: FittedFaults, slopes: Array, weigh
     return as_array(np.linalg.lstsq(matrix.T, residual, rcond=None)[0])
 
 
-def _range(placement: FaultPlacement, right: Segment) -> float:
-    """Return the distance of a parameter to its least sensible value."""
-    assert placement.fault.parameter is not None
-    return _value(placement, right) - placement.fault.parameter.least
+def _ranges(problem: Problem[Any], fit: FittedFaults, free: Sequence[int]) -> Array:
+    """Return the distance of each free parameter to its least sensible value."""
+    placements = [fit.placements[i] for i in free]
+    return np.array([p.number(problem.right) - p.parameter.least for p in placements])
 
 
 def _has_changed(now: Array, before: Array, factor: float = 2.0) -> bool:
@@ -160,8 +128,8 @@ def _has_changed(now: Array, before: Array, factor: float = 2.0) -> bool:
 def _squares(problem: Problem[Any], fit: FittedFaults, weights: Array) -> float:
     """Return Σ r² w² under the set's pooling; infinite if the segment yields a non-finite number."""
     with np.errstate(all="ignore"):
-        found = float(np.square(problem.residual(fit.placements)[fit.pooling_index] * weights).sum())
-    return found if math.isfinite(found) else math.inf
+        squares = float(np.square(problem.residual(fit.placements)[fit.pooling_index] * weights).sum())
+    return squares if math.isfinite(squares) else math.inf
 
 
 def _stepped(problem: Problem[Any], fit: FittedFaults, free: Sequence[int], step: Array, weights: Array) -> FittedFaults | None:
@@ -170,33 +138,27 @@ def _stepped(problem: Problem[Any], fit: FittedFaults, free: Sequence[int], step
     for halving in range(HALVINGS + 1):
         moved = list(fit.placements)
         for index, change in zip(free, step / 2.0**halving, strict=True):
-            placement = moved[index]
-            scale = abs(wrong_value(placement, problem.right) - right_value(placement, problem.right))
-            moved[index] = placement.of(_within(placement.fault.parameter, _value(placement, problem.right), float(change), scale))
+            moved[index] = moved[index].moved(float(change), problem.right)
         nearer = problem.evaluate(moved)
         if nearer is not None and _squares(problem, nearer, weights) < before:
             return replace(nearer, allowed=fit.allowed)
     return None
 
 
-def _value(placement: FaultPlacement, right: Segment) -> float:
-    return wrong_value(placement, right) if placement.value is None else placement.value
-
-
 def _slopes(problem: Problem[Any], fit: FittedFaults) -> tuple[Array, list[int]]:
     """Return the derivatives of the printed numbers by the K free parameters, (K, N), and the indices of their placements."""
-    found, free = [], []
+    slopes, free = [], []
     for index, placement in enumerate(fit.placements):
         if placement.fault.parameter is None:
             continue
-        value = _value(placement, problem.right)
-        nudge = NUDGE * max(abs(value), abs(wrong_value(placement, problem.right) - right_value(placement, problem.right)))
+        value = placement.number(problem.right)
+        nudge = NUDGE * max(abs(value), abs(placement.wrong(problem.right) - placement.right(problem.right)))
         moved = problem.value([*fit.placements[:index], placement.of(value + nudge), *fit.placements[index + 1 :]])
         slope = (moved - problem.value(fit.placements))[fit.pooling_index] / nudge
         if slope.any():
-            found.append(slope)
+            slopes.append(slope)
             free.append(index)
-    return (np.array(found) if found else np.zeros((0, problem.weights.shape[1]))), free
+    return (np.array(slopes) if slopes else np.zeros((0, problem.weights.shape[1]))), free
 
 
 def estimates(
@@ -215,19 +177,19 @@ def estimates(
         weights: the weights of the set's pooling, (N,).
     """
     slopes, free = _slopes(problem, fit)
-    found: list[Estimate | None] = []
+    of_faults: list[Estimate | None] = []
     gains = np.linalg.pinv(slopes * weights).T * weights if free else slopes
     for index, placement in enumerate(fit.placements):
         if placement.fault.parameter is None:
-            found.append(None)
+            of_faults.append(None)
             continue
         deviation, bound = math.inf, 0.0
         if index in free:
             variance, bound = projected(gains[free.index(index)])
             # Deterministic errors are taken as uniform within their bound.
             deviation = math.hypot(math.sqrt(variance), bound / math.sqrt(3.0))
-        parameter, value = placement.fault.parameter, _value(placement, problem.right)
-        right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
+        parameter, value = placement.parameter, placement.number(problem.right)
+        right, wrong = placement.right(problem.right), placement.wrong(problem.right)
         form = closed_form(parameter, value, deviation, problem.right.network.architecture)
-        found.append(Estimate(parameter.name, right, wrong, value, deviation, bound, form))
-    return tuple(found)
+        of_faults.append(Estimate(parameter.name, right, wrong, value, deviation, bound, form))
+    return tuple(of_faults)

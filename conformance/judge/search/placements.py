@@ -2,7 +2,7 @@
 
 A fault acts everywhere it can, in one kind of place, in one layer, or at one place; a port usually makes a mistake in every layer.
 All faults of a set are applied in one pass in the order of computation: each acts on the step as the other faults have changed it.
-Steps before the first fault are not recomputed, and neither are those already computed for a set that lacks only the last fault.
+Steps before the first fault are not recomputed, and neither are those of a set that lacks only the last fault.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from conformance.faults import CATALOGUE, Fault, FaultContext
+from conformance.faults import CATALOGUE, Fault, FaultContext, Parameter
 from conformance.faults.fault import EVERY_LAYER, WHOLE_LAYER
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Format
@@ -22,6 +22,7 @@ EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # reach of a fault; among indistingu
 Key = tuple[str, tuple[str, ...]]
 _LAYER = re.compile(r"encoder\.layer\.\d+\.")
 _SELF = ("query", "key", "value")
+FARTHEST = 8.0  # largest factor by which one step may change a parameter's distance to its least sensible value
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,31 @@ class FaultPlacement:
     def of(self, value: float | None) -> "FaultPlacement":
         """Return the placement with another value of the parameter."""
         return replace(self, value=value)
+
+    @property
+    def parameter(self) -> Parameter:
+        """The fault's parameter, of a fault that has one."""
+        assert self.fault.parameter is not None
+        return self.fault.parameter
+
+    def right(self, segment: Segment) -> float:
+        """Return the correct value of the parameter, from the checkpoint."""
+        return self.parameter.right(segment.steps[self.places[0]])
+
+    def wrong(self, segment: Segment) -> float:
+        """Return the usual faulty value of the parameter."""
+        return self.parameter.wrong(segment.steps[self.places[0]])
+
+    def number(self, segment: Segment) -> float:
+        """Return the value of the parameter."""
+        return self.wrong(segment) if self.value is None else self.value
+
+    def moved(self, step: float, segment: Segment) -> "FaultPlacement":
+        """Return the placement with its parameter one step on, limited to a change of its distance to the least by `FARTHEST`."""
+        least, number = self.parameter.least, self.number(segment)
+        usual = abs(self.wrong(segment) - self.right(segment))
+        nearest = least + max(number - least, 0.0) / FARTHEST
+        return self.of(min(max(number + step, nearest), least + max(number - least, usual) * FARTHEST))
 
     @property
     def key(self) -> Key:
@@ -74,51 +100,44 @@ class FaultySegment:
 
 
 def with_faults(
-    right: Segment, placements: Sequence[FaultPlacement], storage: Format, like: FaultySegment | None = None
+    right: Segment, placements: Sequence[FaultPlacement], storage: Format, base: FaultySegment | None = None
 ) -> FaultySegment:
     """Return a segment with these faults.
-
-    A step is taken from `like` if it has the same faults there and reads nothing that differs; a fault may read activations other
-    than the parents of its step.
 
     Args:
         right: the correct segment.
         placements: the faults.
         storage: storage format of the candidate.
-        like: the segment with some of these faults, whose unchanged steps are reused.
+        base: the segment with the first of these faults; it is evaluated again from the first step with one of the others.
     """
-    like = like or FaultySegment(right)
-    faults, known, parents_of = _by_place(placements), _by_place(like.placements), right.network.table
+    base = base or FaultySegment(right)
+    faults, further = _by_place(placements), _by_place(placements[len(base.placements) :])
     steps, changed, effective = dict(right.steps), set[str](), dict[str, frozenset[Key]]()
     values = {name: step.value for name, step in steps.items()}
-    place = FaultContext(right.network, ChainMap(values, right.captured), storage)  # type: ignore[arg-type]  # only read
-    differs = set[str]()  # the steps whose results are others than in `like`
+    context = FaultContext(right.network, ChainMap(values, right.captured), storage)  # type: ignore[arg-type]  # only read
+    is_of_base = True
     with np.errstate(all="ignore"):
         for name, step in right.steps.items():
-            here, parents = faults.get(name, []), parents_of[name].parents
-            reads_other = bool(differs) if here else not differs.isdisjoint(parents)
-            if here == known.get(name, []) and not reads_other:
-                if name in like.changed:
-                    steps[name], effective[name] = like.segment.steps[name], like.effective.get(name, frozenset())
-                    changed.add(name)
-            else:
-                reads_changed = not changed.isdisjoint(parents)
-                base = step.replaced(parents=tuple(place.values[p] for p in parents)) if reads_changed else step
-                steps[name], effective[name] = _applied(base, here, place)
-                if reads_changed or effective[name]:
-                    changed.add(name)
-                if name in changed or name in like.changed:
-                    differs.add(name)
-            if name in changed:
+            is_of_base = is_of_base and name not in further
+            parents = right.network.table[name].parents
+            reads_changed = not changed.isdisjoint(parents)
+            if is_of_base:
+                steps[name] = base.segment.steps[name]
+                effective[name] = base.effective.get(name, frozenset())
+            elif reads_changed or name in faults:
+                step = step.replaced(parents=tuple(context.values[p] for p in parents)) if reads_changed else step
+                steps[name], effective[name] = _applied(step, faults.get(name, ()), context)
+            if reads_changed or effective.get(name):
+                changed.add(name)
                 values[name] = steps[name].value
     return FaultySegment(right.with_steps(steps, changed), tuple(placements), frozenset(changed), effective)
 
 
-def _applied(step: Step, placements: Sequence[FaultPlacement], place: FaultContext) -> tuple[Step, frozenset[Key]]:
+def _applied(step: Step, placements: Sequence[FaultPlacement], context: FaultContext) -> tuple[Step, frozenset[Key]]:
     """Return the step with the faults applied on top of each other, and the keys of those that change it."""
     effective = set[Key]()
     for placement in placements:
-        faulty = placement.fault.applied(step, place, placement.value)
+        faulty = placement.fault.applied(step, context, placement.value)
         if faulty is not None and not np.array_equal(faulty.value, step.value):
             step = faulty
             effective.add(placement.key)

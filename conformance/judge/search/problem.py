@@ -128,13 +128,13 @@ class Problem(ABC, Generic[AnyTrial]):
             return FaultySegment(self.right)
         last: dict[tuple[FaultPlacement, ...], FaultySegment] = self._last.__dict__.setdefault("segments", {})
         if key not in last:
-            like = last.pop(key[:-1], None)
-            if like is not None:
-                last[key[:-1]] = like  # moved to the end, since the first one is deleted first
-            found = with_faults(self.right, key, self.storage, like)
+            base = last.pop(key[:-1], None)
+            if base is not None:
+                last[key[:-1]] = base  # moved to the end, since the first one is deleted first
+            faulty = with_faults(self.right, key, self.storage, base)
             while len(last) >= KEPT:
                 del last[next(iter(last))]
-            last[key] = found
+            last[key] = faulty
         return last[key]
 
     def value(self, placements: Sequence[FaultPlacement]) -> Array:
