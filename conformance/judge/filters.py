@@ -150,13 +150,9 @@ def gross_result(direction: Direction, size: float) -> FilterResult:
 
 
 def projection_result(direction: Direction, found: Projection, threshold: float, widest: Projection | None = None) -> FilterResult:
-    """Return the filter result of a projection: the fault is detected or not.
+    """Return whether a projection on a fault's direction, at a threshold of |z|, detects it, and what it confirms of a number.
 
-    Args:
-        direction: the fault's direction.
-        found: the projection on it.
-        threshold: the threshold of |z|.
-        widest: the projection under the hypothesis with the largest sigma, by which a failing step may still pass.
+    This is confirmed under the hypothesis with the largest sigma (`widest`) as well, by which a failing step may still pass.
     """
     detected = is_detected(found, threshold, signed=direction.parameter is None)
     seen = found.result(direction.fault.name, direction.step, detected=detected)
