@@ -271,7 +271,7 @@ def _explanation(judged: JudgedCase, trial: PrintedTrial, *, tied: bool) -> Rank
     if trial.inputs:
         mistake = trial.inputs.mistake
         faults.append(FaultAttribution(mistake.name, (), mistake.where, trial.inputs.sentence, mistake.cause, None))
-    faults += (_attribution(p, e, case.network) for p, e in zip(fit.placements, problem.estimates(fit), strict=True))
+    faults += (_attribution(p, e, case.network) for p, e in zip(fit.placements, trial.numbers, strict=True))
     projection = None
     if fit.placements and np.isfinite(effect := (problem.value(fit.placements) - case.right.value)[index]).all():
         projection = project(base.residual[index], effect, base.noise(index))

@@ -46,14 +46,9 @@ class PrintedTrial(Trial):
     inputs: OtherInputs | None = None
 
     @property
-    def free(self) -> int:
-        """The number of fitted parameters."""
-        return free_parameter_count(self.fit)
-
-    @property
     def complexity(self) -> int:
         """The number of faults, free parameters and other inputs."""
-        return len(self.fit.placements) + self.free + (self.inputs is not None)
+        return len(self.fit.placements) + self.fit.free + (self.inputs is not None)
 
 
 class Filtered(NamedTuple):
@@ -132,15 +127,10 @@ class PrintedProblem(Problem[PrintedTrial]):
 
         The effect of a fault that is gross on a part of the batch is not computed on the whole batch.
         """
-        part = self.part(())
-        forward, limits, ancestors = (
-            self._base.forward,
-            self._base.limits(pooling_index),
-            self._base.forward.ancestors(pooling_index),
-        )
-        placements = [s for s in forward.filtered if not ancestors.isdisjoint(s.places)]
+        part, forward, limits = self.part(()), self._base.forward, self._base.limits(pooling_index)
         noise, residual = self._base.noise(pooling_index), self._base.residual[pooling_index]
-        for placement in placements:
+        ancestors = forward.ancestors(pooling_index)
+        for placement in (p for p in forward.filtered if not ancestors.isdisjoint(p.places)):
             on_part = effect_of_fault(part.right, placement, None, pooling_index)
             z = 0.0 if on_part is None else float((np.abs(on_part) / part.sigma[pooling_index]).max())
             pattern = None
@@ -168,7 +158,7 @@ class PrintedProblem(Problem[PrintedTrial]):
             return fit if own and self._own_could(fit) else None
         fit = fitted(self, fit)
         largest = self._judged(fit, self.sigma).largest.min()
-        if largest <= limits.max * (GROSS if free_parameter_count(fit) else 1.0) or (own and self._own_could(fit)):
+        if largest <= limits.max * (GROSS if fit.free else 1.0) or (own and self._own_could(fit)):
             return fit
         return None
 
@@ -194,7 +184,8 @@ class PrintedProblem(Problem[PrintedTrial]):
     def judge(self, fit: FittedFaults, *, own: bool) -> PrintedTrial:
         """Return the trial of a set on the whole batch.
 
-        The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma.
+        The set is judged by the correct network's sigma or, if that fails and `own` is set, by its own sigma. The numbers must
+        determine every parameter, so that no estimate has an infinite error.
         """
         index = fit.pooling_index
         judged = self._judged(fit, self.sigma)
@@ -206,27 +197,19 @@ class PrintedProblem(Problem[PrintedTrial]):
         if explains and self._patterns:
             left = (project(judged.residual[index], pattern, judged.noise(index)) for pattern in self._patterns)
             explains = all(p is None or abs(p.z) <= self._base.limits(index).filter for p in left)
-        explains = explains and self.is_determined(fit)
-        return PrintedTrial(fit, explains, wider, agreement=agreement, dtype=self.storage.name)
+        numbers = self._estimates(fit) if explains else ()
+        explains = explains and all(estimate is None or math.isfinite(estimate.deviation) for estimate in numbers)
+        return PrintedTrial(fit, explains, wider, numbers=numbers, agreement=agreement, dtype=self.storage.name)
 
-    def estimates(self, fit: FittedFaults) -> tuple[Estimate | None, ...]:
+    def _estimates(self, fit: FittedFaults) -> tuple[Estimate | None, ...]:
         """Return the estimate of each fault's parameter, with its deviation by the random part of the correct network's noise."""
         index = fit.pooling_index
         noise = self._base.noise(index)
         return estimates(self, fit, lambda direction: (noise.projected(direction)[0], 0.0), self.weights[index])
 
-    def is_determined(self, fit: FittedFaults) -> bool:
-        """Return whether the numbers determine every parameter of a set, so that no estimate has an infinite error."""
-        return all(estimate is None or math.isfinite(estimate.deviation) for estimate in self.estimates(fit))
-
     def tie(self, fit: FittedFaults) -> float:
         """Return by how much the distances of two sets on a part of the batch may differ that cannot be distinguished."""
         return TIES * self._base.limits(fit.pooling_index).evidence_threshold
-
-
-def free_parameter_count(fit: FittedFaults) -> int:
-    """Return the number of free parameters of a fit."""
-    return sum(placement.fault.parameter is not None for placement in fit.placements)
 
 
 def effect_of_fault(right: BlackBoxSegment, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:

@@ -15,13 +15,12 @@ import numpy as np
 from conformance.diagnosis.black_box import BlackBox, PrintedNumbers
 from conformance.diagnosis.explanations import BlackBoxCase, JudgedCase
 from conformance.diagnosis.judgement import JudgedForward
-from conformance.diagnosis.problem import Filtered, PrintedProblem, effect_of_fault
+from conformance.diagnosis.problem import Filtered, PrintedProblem, PrintedTrial, effect_of_fault
 from conformance.judge.evidence import Explanation, FilterResult, LocalJudgement
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.judge.search.placements import FaultPlacement
-from conformance.judge.search.problem import FittedFaults
 from conformance.judge.threads import on_all_cores
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.arithmetic import hypotheses
@@ -114,19 +113,19 @@ def _explanations(judged: JudgedCase, tried: Sequence[FaultPlacement]) -> tuple[
     """Return the explanations by some placements of faults; of sets with the same faults, that with the widest reach."""
     explanations: dict[frozenset[str], Explanation] = {}
     for trial, is_tied in judged.ranked(judged.trials(tried)):
-        faults = tuple(_faults(judged, trial.fit)) if is_tied else ()
+        faults = tuple(_faults(judged, trial)) if is_tied else ()
         if faults:
-            explanation = Explanation(faults, trial.free, trial.agreement.nll, not trial.free)
+            explanation = Explanation(faults, trial.fit.free, trial.agreement.nll, not trial.fit.free)
             explanations.setdefault(frozenset(f.name for f in faults), explanation)
     return tuple(explanations.values())
 
 
-def _faults(judged: JudgedCase, fit: FittedFaults) -> Iterator[FilterResult]:
+def _faults(judged: JudgedCase, trial: PrintedTrial) -> Iterator[FilterResult]:
     """Yield each fault at each of its places, with the evidence of all its places together while the other faults are in place."""
-    problem = judged.problem
-    with_all = problem.value(fit.placements)[0]
-    for index, (placement, estimate) in enumerate(zip(fit.placements, problem.estimates(fit), strict=True)):
-        others = problem.value([*fit.placements[:index], *fit.placements[index + 1 :]])[0]
+    problem, placements = judged.problem, trial.fit.placements
+    with_all = problem.value(placements)[0]
+    for index, (placement, estimate) in enumerate(zip(placements, trial.numbers, strict=True)):
+        others = problem.value([*placements[:index], *placements[index + 1 :]])[0]
         projection = project(problem.actual - others, with_all - others, judged.base.noise(0))
         if projection is not None:
             for place in placement.places:

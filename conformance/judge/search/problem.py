@@ -45,6 +45,11 @@ class FittedFaults:
         return float(self.squares.min())
 
     @property
+    def free(self) -> int:
+        """The number of parameters."""
+        return sum(placement.fault.parameter is not None for placement in self.placements)
+
+    @property
     def keys(self) -> frozenset[object]:
         """The keys of the faults, which are equal for sets that differ only in values of parameters."""
         return frozenset(placement.key for placement in self.placements)
