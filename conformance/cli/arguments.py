@@ -56,8 +56,8 @@ _RUN = {
     "CANDIDATE*": "a registered name, package.module:object, FILE.py:object, 'cmd:PROGRAM ARGS', an exported program or a recorded "
     "trace (default: all that other packages register)",
     "-i --implementation NAME…": "a candidate too; may be repeated",
-    "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated (default: "
-    "all, which takes minutes; tiny takes seconds)",
+    "--golden NAME…": "golden to run on (`list` has their names), or a folder written by `golden make`; may be repeated; '*': all "
+    "(default: tiny and, if its package is installed, minilm; all if no candidate is named)",
     "--dtype DTYPE…": f"{_FORMAT_NAMES}; may be repeated (default: float32)",
     "--check PATTERN…": "check to run (`explain` lists them), * and ? as in a shell; may be repeated (default: values; '*': all)",
     f"--examples N={EXAMPLES}": f"number of batches that each search draws (default: {EXAMPLES})",

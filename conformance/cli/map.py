@@ -25,25 +25,21 @@ def run(arguments: Namespace) -> int:
         UsageError: there is no such object, or its signature does not determine how it is built.
         CandidateError: the object's own code raised an exception.
     """
+    from conformance.mapping.source import adaptor
+
     if arguments.output:
         _require_new_python_file(arguments.output, arguments.module)
     proposal = proposal_of(arguments.module, arguments.checkpoint)
-    refusal = _written(proposal, arguments.output) if arguments.output and proposal.parameters else None
+    refusal = None
+    if arguments.output and proposal.parameters:
+        try:
+            arguments.output.write_text(adaptor(proposal), "utf-8")
+        except UsageError as error:  # raised when the proposal is printed
+            refusal = error
     print_report(_document(proposal, None if refusal else arguments.output), arguments.format)
     if refusal:
         raise refusal
     return 0 if proposal.is_runnable else 1
-
-
-def _written(proposal: "Proposal", output: Path) -> UsageError | None:
-    """Write the adaptor; return the error if it cannot be written, so that the proposal is printed before it is raised."""
-    from conformance.mapping.source import adaptor
-
-    try:
-        output.write_text(adaptor(proposal), "utf-8")
-    except UsageError as error:
-        return error
-    return None
 
 
 def _require_new_python_file(path: Path, module: str) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -12,10 +13,11 @@ from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check, Plan
 from conformance.checks.known_failures import read
 from conformance.checks.run_header import short_digest
-from conformance.errors import UsageError
+from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.manifest import DEFAULT_GOLDENS, is_folder, located, manifest
+from conformance.goldens.recipe import packaged_folder
 from conformance.isolation.worker_process import ResourceLimits
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
@@ -65,7 +67,8 @@ def options_of(arguments: Namespace) -> RunOptions:
     if traces and not arguments.golden:
         goldens = _recorded_on(traces, of_user, keeps_inputs=bool(arguments.text or arguments.batch))
     else:
-        goldens = _goldens(arguments.golden or ([] if of_user else manifest()), of_user)
+        usual = _usual_goldens() if arguments.implementation else manifest()
+        goldens = _goldens(arguments.golden or ([] if of_user else usual), of_user)
     devices = [arguments.device] if arguments.device else list(dict.fromkeys(trace.source.device for trace in traces)) or ["cpu"]
     if len(devices) > 1:
         raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge the traces of one device at a time")
@@ -100,14 +103,22 @@ def _traces(names: Sequence[str]) -> list[Recorded]:
     return traces
 
 
+def _usual_goldens() -> list[str]:
+    """Return the goldens on which a named candidate is run if none is requested: the smallest and, if there, the trained one."""
+    with suppress(DependencyMissingError):
+        packaged_folder()
+        return [DEFAULT_GOLDENS[0], "minilm"]
+    return [DEFAULT_GOLDENS[0]]
+
+
 def _goldens(names: Iterable[str], of_user: Golden | None) -> dict[str, Golden | None]:
-    """Return goldens by name: that of the user's checkpoint, those in folders, and None for a stored one.
+    """Return goldens by name: that of the user's checkpoint, those in folders, and None for a stored one; `*` names all of these.
 
     Raises:
         UsageError: two have the same name, so that their results could not be distinguished.
     """
     goldens: dict[str, Golden | None] = {of_user.name: of_user} if of_user else {}
-    for each in dict.fromkeys(names):
+    for each in dict.fromkeys(name for pattern in names for name in (manifest() if pattern == "*" else [pattern])):
         loaded = load_golden(each) if is_folder(each) else None
         name = loaded.name if loaded else each
         if name in goldens:

@@ -97,9 +97,11 @@ class Part:
 
 
 def rows_of(observation: Observation) -> Part:
-    """Return an activation as the rows of its batch; the ends have the least and the most padding, or sum of token types."""
+    """Return an activation as the rows of its batch; the ends have most tokens beside padding, and most token types, if any."""
     batch = observation.network.batch
-    ends = np.unique([end for sums in (batch.mask.sum(1), batch.types.sum(1)) for end in (sums.argmin(), sums.argmax())])
+    tokens, types = batch.mask.sum(1), batch.types.sum(1)
+    beside_padding = (tokens + batch.length * ((tokens > 0) & (tokens < batch.length))).argmax()
+    ends = np.unique([beside_padding, types.argmax()] if types.any() else [beside_padding])
     return Part(_reading(observation, ("batch",)), np.arange(batch.size), ends, _with_rows)
 
 

@@ -134,7 +134,7 @@ def _matrix(groups: Mapping[Setting, Sequence[CheckRecord]]) -> tuple[list[str],
 def _listed(key: Setting, checks: Sequence[CheckRecord]) -> Row:
     """Return the row of a candidate in one setting, for a terminal, on which a matrix may be too wide."""
     verdict = _verdict(checks)
-    return key[0], ", ".join(key[1:]), Span(verdict.text, verdict.tone), verdict.note
+    return Span(verdict.text, verdict.tone), key[0], ", ".join(key[1:]), verdict.note
 
 
 def _verdict(checks: Sequence[CheckRecord]) -> Span:

@@ -20,7 +20,8 @@ MEASURE = 120  # maximum width of running text in columns; longer lines are hard
 PIPED = 160  # width in columns of output to a pipe or a file; fits the longest names beside their numbers
 _TONES = {"good": "green", "bad": "bold red", "odd": "yellow", "quiet": "dim"}
 _INDENT = 2
-_GAPS = (4, 2)  # spaces between the columns of a table, the preferred number first
+_GAP = "  "  # between the columns of a table
+_LEAST = 30  # columns in which a column of texts is wrapped at least
 _WORD = re.compile("[^ ]+ *")
 _CLASS = re.compile('<span class="(\\w*)">')
 
@@ -44,11 +45,11 @@ class Line:
         """Yield lines of at most `width` columns, except for single words that are longer."""
         breaks: list[int] = []
         if self.hang is not None:
-            room, used = min(width, MEASURE) - self.indent - self.hang, 0
+            room, used = min(width, MEASURE) - self.indent, 0
             for word in _WORD.finditer(self.text.plain):
                 if used and used + cell_len(word[0].rstrip(" ")) > room:
                     breaks.append(word.start())
-                    used = 0
+                    used = self.hang
                 used += cell_len(word[0])
         for number, line in enumerate(self.text.divide(breaks)):
             line.rstrip()
@@ -150,7 +151,8 @@ def _append(node: Node, texts: list[Text], styles: list[str]) -> None:
 def _table(node: Node, indent: int, width: int) -> Iterator[Line]:
     """Yield the lines of a table, with numbers aligned right.
 
-    If it is wider than `width`, each name is placed on a line above its numbers; if it is still too wide, last columns are omitted.
+    If it is wider than `width`, a last column without a title, of remarks, is omitted, and one of texts is wrapped. Otherwise each
+    name is placed on a line above its numbers; if it is still too wide, last columns are omitted.
     """
     head, *body = (row for part in node.children for row in part.children)
     is_text = ["right" not in str(cell.attrs.get("style", "")) for cell in head.children]
@@ -159,29 +161,31 @@ def _table(node: Node, indent: int, width: int) -> Iterator[Line]:
     full = [row for row, is_title in zip(rows, titles, strict=True) if not is_title]
     used = [max(cell_len(row[i].plain) for row in full) for i in range(len(is_text))]
     above = [cell_len(rows[0][0].plain), *used[1:]]
-    while len(used) > 1 and min(_needed(used, 1, indent), _needed(above, _GAPS[-1], indent)) > width:
+    if _needed(used, indent) > width and not rows[0][-1].plain:
         used.pop()
         above.pop()
-    gap = next((gap for gap in (*_GAPS, 1) if _needed(used, gap, indent) <= width), None)
-    used = above if gap is None else used
+    before_last = _needed([*used[:-1], 0], 0)
+    is_wrapped = _needed(used, indent) > width >= indent + before_last + _LEAST and len(used) > 1 and is_text[len(used) - 1]
+    while not is_wrapped and len(used) > 1 and min(_needed(used, indent), _needed(above, indent)) > width:
+        used.pop()
+        above.pop()
+    hang, is_above = (before_last, False) if is_wrapped else (None, _needed(used, indent) > width)
     for row, is_title in zip(rows, titles, strict=True):
-        if is_title:
-            yield Line(row[0], indent, None)
-            continue
-        if gap is None and row is not rows[0]:
-            yield Line(row[0], indent, None)
-            row = [Text(), *row[1:]]
-        yield Line(_row(row[: len(used)], used, is_text, gap or _GAPS[-1]), indent, None)
+        if is_title or (is_above and row is not rows[0]):
+            yield Line(row[0], indent, hang)
+        if not is_title:
+            cells = [Text(), *row[1:]] if is_above and row is not rows[0] else row
+            yield Line(_row(cells[: len(used)], above if is_above else used, is_text), indent, hang)
 
 
-def _needed(used: Sequence[int], gap: int, indent: int) -> int:
-    return indent + sum(used) + gap * (len(used) - 1)
+def _needed(used: Sequence[int], indent: int) -> int:
+    return indent + sum(used) + len(_GAP) * (len(used) - 1)
 
 
-def _row(cells: Sequence[Text], used: Sequence[int], is_text: Sequence[bool], gap: int) -> Text:
+def _row(cells: Sequence[Text], used: Sequence[int], is_text: Sequence[bool]) -> Text:
     line = Text()
     for i, (cell, room, left) in enumerate(zip(cells, used, is_text, strict=False)):
         padding = " " * (room - cell_len(cell.plain))
-        line.append(" " * gap * (i > 0))
+        line.append(_GAP * (i > 0))
         line = line.append_text(cell).append(padding) if left else line.append(padding).append_text(cell)
     return line

@@ -14,9 +14,10 @@ import torch
 from conformance import check, load_golden, trace
 from conformance.checks.check import Plan
 from conformance.cli.arguments import parsed
+from conformance.cli.run_options import options_of
 from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
-from conformance.goldens.manifest import fixtures_directory, of_entry
+from conformance.goldens.manifest import fixtures_directory, manifest, of_entry
 from conformance.implementations.hugging_face import HuggingFace
 from conformance.judge.verify_goldens import verify
 from conformance.model.checkpoint import check_parameters
@@ -74,6 +75,18 @@ REFUSED = [
 def test_candidates_stand_before_between_and_behind_the_options_of_a_run() -> None:
     assert parsed(["run", "a", "--golden", "tiny", "b", "-i", "d", "c"]).implementation == ["a", "b", "c", "d"]
     assert parsed(["run", "--golden", "tiny"]).implementation == []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_named_candidate_runs_on_the_smallest_golden_and_the_trained_one_if_it_is_installed(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not installed:
+        monkeypatch.setattr("conformance.goldens.recipe.DISTRIBUTION", "not-installed")
+    assert list(options_of(parsed(["run", "mine.py:Bert"])).goldens) == ["tiny", "minilm"][: 1 + installed]
+    assert list(options_of(parsed(["run", "mine.py:Bert", "--golden", "deep"])).goldens) == ["deep"]
+    for every in (["run"], ["run", "mine.py:Bert", "--golden", "*"]):
+        assert list(options_of(parsed(every)).goldens) == list(manifest())
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED)
