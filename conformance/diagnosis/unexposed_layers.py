@@ -130,5 +130,4 @@ def _faults(judged: JudgedCase, fit: FittedFaults) -> Iterator[FilterResult]:
         projection = project(problem.actual - others, with_all - others, judged.base.noise(0))
         if projection is not None:
             for place in placement.places:
-                result = FilterResult(placement.fault.name, place, projection.amplitude, projection.z, projection.expected_z)
-                yield result.concluded(detected=True, estimate=estimate)
+                yield projection.result(placement.fault.name, place, detected=True, estimate=estimate)

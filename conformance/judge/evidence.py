@@ -112,10 +112,6 @@ class FilterResult:
         """Whether the fault, if present, could be distinguished from noise at this step."""
         return self.expected_z >= SEPARABLE_Z
 
-    def concluded(self, *, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
-        """Return a copy with the filter's conclusion: whether it detects the fault, and the estimate."""
-        return replace(self, detected=detected, estimate=estimate)
-
 
 @dataclass(frozen=True)
 class Explanation:

@@ -16,13 +16,14 @@ import numpy as np
 from conformance.faults import CATALOGUE, reported_as
 from conformance.faults.fitted import DESCRIPTIONS, FITTED, OF_RESULT
 from conformance.faults.fitted.fitted_fault import Fit, FitData, Fitted
-from conformance.judge.evidence import Estimate, Explanation, FilterResult
+from conformance.judge.evidence import Estimate, Explanation
 from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import is_detected, project
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.search.fault_sets import MOST_FAULTS, Search
 from conformance.judge.search.placements import EVERYWHERE, SINGLE, FaultPlacement
-from conformance.judge.step_problem import StepProblem, StepTrial
+from conformance.judge.search.problem import Trial
+from conformance.judge.step_problem import StepProblem
 from conformance.numerics.formats import Array
 from conformance.numerics.thresholds import evidence_threshold
 
@@ -32,57 +33,31 @@ _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 def explanations(
     problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), *, per_token: bool = True
 ) -> tuple[Explanation, ...]:
-    """Return every smallest set of faults that explains the candidate's array, the best first.
+    """Return every smallest set of faults that explains the candidate's array, the best first, else a fitted function or tensor."""
+    return sets_of_faults(problem, directions, known) or fitted_explanations(problem, per_token=per_token)
 
-    Faults whose names are in `known` are tried alone first; other faults are tried if the known ones do not explain the array, or
-    only with an unusual parameter value. If no fault explains the array, fitted functions and tensors are tried.
+
+def sets_of_faults(
+    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = (), most_faults: int = MOST_FAULTS
+) -> tuple[Explanation, ...]:
+    """Return every smallest set of faults of the catalogue that explains the candidate's array, the best first.
 
     Args:
         problem: the data of the search.
         directions: the directions that are tried.
-        known: names of faults that explained other activations.
-        per_token: whether fits with numbers for each token are tried as well.
+        known: names of faults that explained other activations. They are tried first, and the others if the known ones do not
+            explain the array, or only with an unusual parameter value.
+        most_faults: largest number of faults in a set; one costs a small part of what three do.
     """
-    return _searched(problem, directions, known, MOST_FAULTS) or fitted_explanations(problem, per_token=per_token)
+    placements = [FaultPlacement(fault, (step,), SINGLE) for fault, step in dict.fromkeys((d.fault, d.step) for d in directions)]
+    familiar = [p for p in placements if p.fault.name in known]
+    best = _smallest(problem, familiar, most_faults) if familiar else ()
+    return best if best and best[0].is_usual and not best[0].incomplete else _smallest(problem, placements, most_faults)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
     """Return whether all faults of an explanation are of the catalogue, that is, none is a fitted function or tensor."""
     return all(found.name in _RANK for found in explanation.faults)
-
-
-def single_explanations(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str] = ()
-) -> tuple[Explanation, ...]:
-    """Return the explanations that consist of a single fault; this costs a small part of what `explanations` does."""
-    return _searched(problem, directions, known, 1)
-
-
-def fitted_explanations(
-    problem: StepProblem,
-    *,
-    likely: Collection[str] = (),
-    per_token: bool = True,
-    fits: Sequence[Fitted] = FITTED,
-) -> tuple[Explanation, ...]:
-    """Return the step with a function or whole tensors fitted to the candidate's array, if such a fit explains the array.
-
-    Args:
-        problem: the data of the search.
-        likely: names of faults that explain the array under a wider arithmetic; they are tried first.
-        per_token: whether fits with numbers for each token are tried as well.
-        fits: the fits that are tried.
-    """
-    return _best_fit(problem, sorted(fits, key=lambda fit: (fit.of_result, fit.name not in likely)), per_token=per_token)
-
-
-def _searched(
-    problem: StepProblem, directions: Sequence[Direction], known: Collection[str], most_faults: int
-) -> tuple[Explanation, ...]:
-    placements = [FaultPlacement(fault, (step,), SINGLE) for fault, step in dict.fromkeys((d.fault, d.step) for d in directions)]
-    familiar = [p for p in placements if p.fault.name in known]
-    found = _smallest(problem, familiar, most_faults) if familiar else ()
-    return found if found and found[0].is_usual and not found[0].incomplete else _smallest(problem, placements, most_faults)
 
 
 def _smallest(problem: StepProblem, placements: Sequence[FaultPlacement], most_faults: int) -> tuple[Explanation, ...]:
@@ -129,7 +104,7 @@ def _functions(explanation: Explanation) -> frozenset[str]:
     return frozenset(reported_as(fault.name) for fault in explanation.faults)
 
 
-def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
+def _explanation(trial: Trial, problem: StepProblem) -> Explanation:
     """Return the explanation of a trial: each fault has the result of its filter with all other faults in place."""
     order = {name: i for i, name in enumerate(problem.right.steps)}
     whole = problem.faulty(trial.fit.placements)
@@ -143,34 +118,41 @@ def _explanation(trial: StepTrial, problem: StepProblem) -> Explanation:
     detected_faults = []
     for index, (placement, number) in enumerate(applied):
         base = problem.faulty([p for i, (p, _) in enumerate(applied) if i != index]).segment
-        found = project(problem.actual - base.value, whole.segment.value - base.value, problem.noise)
-        if found is not None:
-            own = FilterResult(placement.fault.name, placement.places[0], found.amplitude, found.z, found.expected_z)
-            detected_faults.append(own.concluded(detected=True, estimate=number))
+        projection = project(problem.actual - base.value, whole.segment.value - base.value, problem.noise)
+        if projection is not None:
+            detected_faults.append(projection.result(placement.fault.name, placement.places[0], detected=True, estimate=number))
     numbers = [number for number in trial.numbers if number is not None]
     usual = all(number.is_usual(problem.storage, problem.threshold) for number in numbers)
     nll = problem.nll(whole.segment)
     return Explanation(tuple(detected_faults), len(numbers), nll, usual, problem.draw_count, trial.incomplete)
 
 
-def _best_fit(problem: StepProblem, fits: Sequence[Fitted], *, per_token: bool) -> tuple[Explanation, ...]:
+def fitted_explanations(
+    problem: StepProblem, *, likely: Collection[str] = (), per_token: bool = True, fits: Sequence[Fitted] = FITTED
+) -> tuple[Explanation, ...]:
     """Return the fit of a function or of whole tensors that explains the candidate's array best; empty if none explains it.
 
-    It is the first that names a mistake, in the order of `fits`, unless one that only describes the result
-    (`Fitted.is_description`) is as good by the Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number,
-    with the n judged elements. A name that needs as many numbers as the description claims more than the result shows. Of several
-    descriptions it is the best one.
+    It is the first that names a mistake, unless one that only describes the result (`Fitted.is_description`) is as good by the
+    Bayesian information criterion (Schwarz 1978): Σ e² and ln n for each fitted number, with the n judged elements. A name that
+    needs as many numbers as the description claims more than the result shows. Of several descriptions it is the best one.
 
-    The arguments are those of `fitted_explanations`.
+    Args:
+        problem: the data of the search.
+        likely: names of faults that explain the array under a wider arithmetic; they are tried first.
+        per_token: whether fits with numbers for each token are tried as well.
+        fits: the fits that are tried; those of the result last.
     """
-    name = problem.right.name
-    step, noise = problem.right.steps[name], problem.noise
-    data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, problem.right.network)
+    right, noise = problem.right, problem.noise
+    step = right.steps[right.name]
+    data = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold, right.network)
     named: _Explaining | None = None
     described: _Explaining | None = None
-    for fault in fits:
+    for fault in sorted(fits, key=lambda fit: (fit.of_result, fit.name not in likely)):
+        is_possible = fault.is_possible_at(step.site.activation.kind, right.name) and (
+            right.is_single_step or fault.unexposed_parents
+        )
         is_needless = (named and not fault.is_description) or (fault.of_result and (named or described))
-        if is_needless or (fault.per_token and not per_token) or not _is_possible(fault, problem):
+        if not is_possible or is_needless or (fault.per_token and not per_token):
             continue
         with np.errstate(all="ignore"):  # An output may be zero in the checkpoint; a fit that is not finite explains nothing.
             fit = fault.fit(step, data)
@@ -182,13 +164,6 @@ def _best_fit(problem: StepProblem, fits: Sequence[Fitted], *, per_token: bool) 
             described = found
     best = named if named and (described is None or named.is_better_than(described)) else described
     return (best.explanation,) if best else ()
-
-
-def _is_possible(fault: Fitted, problem: StepProblem) -> bool:
-    """Return whether the fault can be fitted at the step of the problem."""
-    right = problem.right
-    kind = right.steps[right.name].site.activation.kind
-    return fault.is_possible_at(kind, right.name) and (right.is_single_step or fault.unexposed_parents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +197,11 @@ def _explaining(problem: StepProblem, name: str, fit: Fit) -> _Explaining | None
     least = fit.free if name in OF_RESULT else 0 if name in DESCRIPTIONS else min(fit.free, 1)
     if not problem.determines_more(least, segment):
         return None
-    found = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
-    if found is None or not is_detected(found, problem.threshold, signed=True):
+    projection = project(problem.actual - problem.right.value, segment.value - problem.right.value, problem.noise)
+    if projection is None or not is_detected(projection, problem.threshold, signed=True):
         return None
-    result = FilterResult(name, place, found.amplitude, found.z, found.expected_z)
     number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-    faults, nll = (result.concluded(detected=True, estimate=number),), problem.nll(segment)
+    faults, nll = (projection.result(name, place, detected=True, estimate=number),), problem.nll(segment)
     explanation = Explanation(faults, fit.free, nll, draw_count=problem.draw_count)
     return _Explaining(
         explanation, zeroed(problem.actual - segment.value, problem.noise.judged), problem.noise_of(segment).precision

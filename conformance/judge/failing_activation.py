@@ -20,24 +20,22 @@ from conformance.judge.explanation_search import (
     explanations,
     fitted_explanations,
     is_of_catalogue,
-    single_explanations,
+    sets_of_faults,
 )
 from conformance.judge.fault_directions import Direction, direction, in_other_layers, possible_directions
 from conformance.judge.fault_effects import BlockTotals
 from conformance.judge.filters import GROSS, gross_result, is_gross, largest_element, project, projection_result, row_nlls
-from conformance.judge.judged_array import LocalTest, may_be_by_operations, rms_limit, sums_under
+from conformance.judge.judged_array import LocalTest, may_be_by_operations, sums_under
 from conformance.judge.judged_elements import zeroed
-from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact, of_segment
+from conformance.judge.noise import ErrorSums, Noise, in_sigma, of_exact
 from conformance.judge.observation import Block, Observation
 from conformance.judge.search.first_order_screen import ranked
-from conformance.judge.segment import Segment
-from conformance.judge.step_problem import StepProblem
+from conformance.judge.step_problem import ExactStep, RoundedStep, StepProblem
 from conformance.numerics.arithmetic import Hypothesis, still_needed
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
 from conformance.numerics.thresholds import ErrorLimits, Limits, projection_threshold
 from conformance.oracle.linear import Linear
-from conformance.oracle.linear_maps import Roundings
 from conformance.oracle.operations import by_operations
 from conformance.oracle.softmax import Probabilities
 
@@ -107,63 +105,13 @@ class Judged:
         return [near[i] for i, f in self.test.filters(self.hypothesis, self.totals, self.limits).items() if f.detected]
 
     @cached_property
-    def problem(self) -> StepProblem:
+    def problem(self) -> RoundedStep:
         """The data of the search for explanations."""
-        observation, hypothesis, limits = self.test.observation, self.hypothesis, self.limits
-        block, noise, (gross,) = observation.whole, observation.whole.noise(hypothesis), self.test.gross.under(hypothesis)
-        near = self.test.gross.on(block.segment)
+        observation, limits, (gross,) = self.test.observation, self.limits, self.test.gross.under(self.hypothesis)
         most = self.totals.errors.errors.largest + GROSS * limits.max  # a fault that moves an element by more leaves a gross error
-        subtle = [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)]
-
-        def passes(faulty: Segment) -> bool:
-            errors = sums_under(block, faulty, hypothesis, block.elements_to_explain).errors
-            return errors.within(ErrorLimits(rms_limit(errors.rms, limits, observation, hypothesis, faulty), limits.max))
-
-        def part(faulty: Segment) -> StepProblem | None:
-            left = noise.precision * np.square(block.actual - faulty.value)
-            return _problem_on_worst_rows(observation, hypothesis, limits, left)
-
-        draws = self.test.draws or 1
-        return StepProblem(
-            block.segment,
-            hypothesis.arithmetic.storage,
-            block.actual,
-            noise,
-            limits.filter,
-            noise_of=lambda faulty: of_segment(faulty, hypothesis, block.elements_to_explain),
-            passes=passes,
-            # over the elements of `LocalJudgement.nll`
-            nll=lambda faulty: sums_under(block, faulty, hypothesis, block.judged).mean_nll * draws,
-            detected=self.detected,
-            subtle=subtle,
-            part=part,
-            draw_count=draws,
-            rms_limit=limits.rms,
-        )
-
-
-def _problem_on_worst_rows(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> StepProblem | None:
-    """Return the data of the search on the rows with the largest residual; None if the residual there is not gross.
-
-    The largest error and Σ e² of the whole batch are at least those of a part. Parameters fitted to the whole batch change errors
-    by only a few sigma, so gross errors remain beyond their limit.
-    """
-    block = observation.worst_rows(left)
-    if block is None:
-        return None
-    largest = float(np.sqrt(left[block.first : block.first + block.network.batch.size].max()))
-    if not is_gross(largest, limits.max):
-        return None
-
-    def noise_of(faulty: Segment) -> Noise:
-        return of_segment(faulty, hypothesis, block.elements_to_explain)
-
-    def passes(faulty: Segment) -> bool:
-        errors = sums_under(block, faulty, hypothesis, block.elements_to_explain).errors
-        return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
-
-    noise, storage = block.noise(hypothesis), hypothesis.arithmetic.storage
-    return StepProblem(block.segment, storage, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
+        near = enumerate(self.test.gross.on(observation.whole.segment))
+        subtle = [d for i, d in near if d.parameter is None and (i not in gross or gross[i].size <= most)]
+        return RoundedStep(observation, self.hypothesis, limits, observation.whole, self.detected, subtle, self.test.draws or 1)
 
 
 def judge_failing(
@@ -224,7 +172,7 @@ def _explained(
     if unexposed_layers is not None and (by_layers := unexposed_layers.explanations(observation, known, detected)):
         return tuple(replace(judged.local, explanations=by_layers) for judged in found)
     faults = _with_late_directions(near, tightest)
-    by_one = _with_explanations(found, lambda problem, known, _: single_explanations(problem, faults, known), known)
+    by_one = _with_explanations(found, lambda problem, known, _: sets_of_faults(problem, faults, known, 1), known)
     if any(local.named for local in by_one):
         return by_one
     return _with_explanations(found, lambda problem, _, per_token: fitted_explanations(problem, per_token=per_token), known)
@@ -261,7 +209,7 @@ def _named_where_failing(found: Sequence[Judged], passed: Collection[str], known
             continue
         # An incorrect parameter that no filter has detected is not looked for within a wider arithmetic's noise.
         tried = [*judged.problem.detected, *judged.problem.subtle, *late]
-        yield replace(judged.local, explanations=single_explanations(judged.problem, tried, known))
+        yield replace(judged.local, explanations=sets_of_faults(judged.problem, tried, known, 1))
 
 
 def _with_explanations(found: Sequence[Judged], search: Search, known: Collection[str] = ()) -> tuple[LocalJudgement, ...]:
@@ -334,8 +282,8 @@ def _mistakes_by_operations(
     for mistake in (mistake for nll, mistake in likely if nll == least):
         projection = project(block.residual, mistake.known_effect, block.noise(hypothesis))
         assert projection is not None  # The mistake moves a judged element; otherwise the step would pass without it.
-        result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
-        explanations.append(Explanation((result.concluded(detected=True),), 0, least + math.log(tried)))
+        result = projection.result(mistake.fault.name, mistake.step, detected=True)
+        explanations.append(Explanation((result,), 0, least + math.log(tried)))
     return tuple(explanations)
 
 
@@ -364,26 +312,12 @@ def judge_exact_steps(observation: Observation, hypothesis: Hypothesis, alpha: f
     if observation.on_device:
         return judge_exact_steps(observation.in_memory, hypothesis, alpha, depth)
     block = observation.whole
-    actual, judged = block.actual, block.judged
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
-    local = replace(local, distribution=distribution_of(block.activation, ulps, judged, "ulp", block.head_size))
+    local = replace(local, distribution=distribution_of(block.activation, ulps, block.judged, "ulp", block.head_size))
 
-    def roundings_of(faulty: Segment) -> Roundings:
-        return faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
-
-    def noise_of(faulty: Segment) -> Noise:
-        return of_exact(block.segment.value, storage, judged, roundings_of(faulty))
-
-    def accounts(faulty: Segment) -> bool:
-        rounding = roundings_of(faulty)
-        allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
-        return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
-
-    noise = _nominal(block, storage)
-    problem = StepProblem(block.segment, storage, actual, noise, threshold, noise_of, accounts, lambda _: 0.0)
     tried = [d for late in (False, True) for d in possible_directions(block.segment, storage, after_failure=late)]
-    return replace(local, explanations=explanations(problem, tried))
+    return replace(local, explanations=explanations(ExactStep(block, hypothesis, threshold), tried))
 
 
 def _filters_of_exact(observation: Observation, storage: Format, threshold: float) -> Iterator[FilterResult]:

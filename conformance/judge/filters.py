@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.evidence import Confirmed, FilterResult
+from conformance.judge.evidence import Confirmed, Estimate, FilterResult
 from conformance.judge.fault_directions import Direction
 from conformance.judge.judged_elements import zeroed
 from conformance.judge.noise import Noise
@@ -59,6 +59,10 @@ class Projection:
     def separable(self) -> float:
         """The smallest amplitude that would be separable."""
         return SEPARABLE_Z * self.deviation + self.bound
+
+    def result(self, name: str, step: str, *, detected: bool, estimate: Estimate | None = None) -> FilterResult:
+        """Return the filter result of a fault at a step."""
+        return FilterResult(name, step, self.amplitude, self.z, self.expected_z, detected, estimate)
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def projection_result(direction: Direction, found: Projection, threshold: float,
     This is confirmed under the hypothesis with the largest sigma (`widest`) as well, by which a failing step may still pass.
     """
     detected = is_detected(found, threshold, signed=direction.parameter is None)
-    seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, detected)
+    seen = found.result(direction.fault.name, direction.step, detected=detected)
     if direction.parameter is None or direction.share is None:
         return seen
     least = direction.deviation * max(one.separable for one in (found, widest) if one)

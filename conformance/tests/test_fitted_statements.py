@@ -203,7 +203,7 @@ def test_no_name_with_a_number_is_given_to_a_single_logit_which_all_of_them_expl
 
 
 def test_a_fit_whose_effect_is_not_significant_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explanation_search, "_searched", lambda *_: ())
+    monkeypatch.setattr(explanation_search, "sets_of_faults", lambda *_: ())
     keys_of_bytes = changed("scores", "right(k=levels(k.float(), 127, -1).to(k.dtype))")
     assert [found.name for found in check(Candidate([keys_of_bytes]), "tiny", dtype="bfloat16").findings] == [None, None]
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from conformance.judge.evidence import Estimate
 from conformance.judge.search.placements import FaultPlacement, FaultySegment, with_faults
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format, as_array
@@ -58,12 +59,14 @@ class Trial:
         explains: whether the numbers pass as those of a correct implementation of the segment with these faults.
         loose: whether they pass only because of a much larger sigma; more faults are then tried as well.
         incomplete: whether a part of a fault's effect is left that only the errors explain that the fault allows.
+        numbers: the estimate of each fault's parameter, None for a fault without one; empty if they are not estimated yet.
     """
 
     fit: FittedFaults
     explains: bool
     loose: bool = False
     incomplete: bool = False
+    numbers: tuple[Estimate | None, ...] = ()
 
 
 AnyTrial = TypeVar("AnyTrial", bound=Trial)
@@ -91,9 +94,9 @@ class Problem(ABC, Generic[AnyTrial]):
         self.right, self.storage, self.actual, self.weights = right, storage, actual, weights
         self._last = local()
 
-    @abstractmethod
     def part(self, placements: Sequence[FaultPlacement]) -> "Problem[AnyTrial]":
         """Return the problem on the part of the batch where these faults leave the largest residual, or this problem."""
+        return self
 
     @abstractmethod
     def fit_unless_refuted(self, fit: FittedFaults, whole: "Problem[AnyTrial]", *, own: bool) -> FittedFaults | None:
@@ -113,9 +116,9 @@ class Problem(ABC, Generic[AnyTrial]):
     def judge(self, fit: FittedFaults, *, own: bool) -> AnyTrial:
         """Return the trial of a set on the whole batch; arguments as for `fit_unless_refuted`."""
 
-    @abstractmethod
     def tie(self, fit: FittedFaults) -> float:
-        """Return by how much the distances of two sets may differ that cannot be distinguished."""
+        """Return by how much the distances of two sets may differ that cannot be distinguished; by default all are reported."""
+        return math.inf
 
     def weights_of(self, fit: FittedFaults) -> Array:
         """Return the weights for the noise of the segment with these faults, (P, N)."""
