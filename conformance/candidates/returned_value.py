@@ -98,32 +98,26 @@ class _Part:
     is_state: bool
 
 
-@dataclass(frozen=True)
-class _Layouts:
-    """The layouts in which a module may return an output: with its axes in any order, flattened, or packed without padding.
+def _rows(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """Return the rows of the real tokens of an activation; an activation without an axis of tokens unchanged."""
+    return tensor[real.to(tensor.device)] if tensor.ndim > 2 and tensor.shape[:2] == real.shape else tensor
 
-    Attributes:
-        real: which tokens are real, (B, S).
+
+def _rows_in_each_layout(tensor: torch.Tensor, real: torch.Tensor, width: int) -> Iterator[torch.Tensor]:
+    """Yield the rows of the real tokens, (tokens, width), in each layout of an output that a tensor's shape allows.
+
+    Its axes may be in any order, flattened, or packed without padding. `real` tells which tokens are real, (B, S).
     """
-
-    real: torch.Tensor
-
-    def of_tokens(self, tensor: torch.Tensor, width: int) -> Iterator[torch.Tensor]:
-        """Yield the rows of the real tokens, (tokens, width), in each layout that a tensor's shape allows."""
-        size, length = self.real.shape
-        shape, flat, packed = tuple(tensor.shape), (size * length, width), (int(self.real.sum()), width)
-        if tensor.ndim == 3:
-            orders = (tensor.permute(axes) for axes in permutations(range(3)))
-            yield from (self.rows(laid) for laid in orders if laid.shape == (size, length, width))
-        if shape in (flat, (1, *flat), (size, length * width), (prod(flat),)):
-            yield self.rows(tensor.reshape(size, length, width))
-            yield self.rows(tensor.reshape(length, size, width).transpose(0, 1))
-        if shape in (packed, (1, *packed)):
-            yield tensor.reshape(packed)
-
-    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the rows of the real tokens of an activation; an activation without an axis of tokens unchanged."""
-        return tensor[self.real.to(tensor.device)] if tensor.ndim > 2 and tensor.shape[:2] == self.real.shape else tensor
+    size, length = real.shape
+    shape, flat, packed = tuple(tensor.shape), (size * length, width), (int(real.sum()), width)
+    if tensor.ndim == 3:
+        orders = (tensor.permute(axes) for axes in permutations(range(3)))
+        yield from (_rows(laid, real) for laid in orders if laid.shape == (size, length, width))
+    if shape in (flat, (1, *flat), (size, length * width), (prod(flat),)):
+        yield _rows(tensor.reshape(size, length, width), real)
+        yield _rows(tensor.reshape(length, size, width).transpose(0, 1), real)
+    if shape in (packed, (1, *packed)):
+        yield tensor.reshape(packed)
 
 
 class ReturnedValue:
@@ -150,7 +144,7 @@ class ReturnedValue:
         # A copy, such as a dropout that is off, may have no module of its own.
         self._states = {name: row.name for row in states for name in (row.name, *row.parents * (row.kind == "copy"))}
         every = torch.ones_like(batch.input_ids, dtype=torch.bool)
-        self._layouts = _Layouts(mask != 0 if mask is not None and mask.shape == every.shape else every)
+        self._real = mask != 0 if mask is not None and mask.shape == every.shape else every
         size, length = every.shape
         shaped = [rows[name] for name in (*self._outputs, "pooler.activation") if name in rows]
         self._shapes = {row.shape(size, length, a.num_attention_heads) for row in shaped}
@@ -200,7 +194,7 @@ class ReturnedValue:
         """Keep the digests of an activation: of its real tokens, and of the first token alone."""
         self._unexposed.discard(self._states.get(name, ""))
         digests = self._digests["output" if name in self._late else "state"]
-        digests.add(_digest(self._layouts.rows(tensor)))
+        digests.add(_digest(_rows(tensor, self._real)))
         if tensor.ndim == 3:
             digests.add(_digest(tensor[:, 0]))
 
@@ -232,11 +226,11 @@ class ReturnedValue:
     def _parts(self, selector: str, tensor: torch.Tensor) -> Iterator["_Part"]:
         """Yield a returned tensor, or the hidden states that are stacked in it, if it has the shape of an output."""
         for axis in (0, 1) if tensor.ndim == 4 and tensor.numel() else ():
-            if any(True for _ in self._layouts.of_tokens(tensor.select(axis, 0), self._width)):
+            if any(True for _ in _rows_in_each_layout(tensor.select(axis, 0), self._real, self._width)):
                 yield from (part for inner in tensor.unbind(axis) for part in self._parts(selector, inner))
                 return
         widths = {shape[-1] for shape in self._shapes if len(shape) == 3}
-        digests = {width: [_digest(rows) for rows in self._layouts.of_tokens(tensor, width)] for width in widths}
+        digests = {width: [_digest(rows) for rows in _rows_in_each_layout(tensor, self._real, width)] for width in widths}
         is_state = bool(digests.get(self._width)) or (tensor.ndim == 3 and tensor.shape[-1] == self._width)
         every = {digest for found in digests.values() for digest in found}
         every |= {_digest(tensor)} if tuple(tensor.shape) in self._shapes else set()

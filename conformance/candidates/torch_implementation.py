@@ -183,6 +183,10 @@ class TorchImplementation:
             with eager_if(compiles_hooks):
                 return self._called(module, batch, a)
 
+        def returned_by(batch: Any, returned: ReturnedValue) -> Mapping[str, Any]:
+            with eager_if(compiles_hooks):
+                return returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
+
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
             if not of_first:
                 of_first.append(uncovered(module, ignored, lambda: captured(module, taps, lambda: called(batch))))
@@ -191,21 +195,14 @@ class TorchImplementation:
             if not taps:  # no hooks at all: the module is run as its users run it
                 return (yield from captured(module, taps, lambda: self._called(module, batch, a)))
             returned = ReturnedValue(module, a, batch)
-
-            def forward() -> Mapping[str, Any]:
-                with eager_if(compiles_hooks):
-                    return returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
-
-            yield from returned.compared(captured(module, taps, forward), partial(show, batch=batch))
+            yield from returned.compared(captured(module, taps, partial(returned_by, batch, returned)), partial(show, batch=batch))
 
         def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, Any]]:
             returned, tapped = ReturnedValue(module, a, batch), {name for key in taps for name in key.split()}
             again: dict[str, torch.Tensor] = {}  # the tapped activations that the module returns by name
 
             def forward() -> dict[str, Any]:
-                with eager_if(compiles_hooks):
-                    by_name = returned.of(lambda: self.call(module, batch), lambda value: self._named(value, a))
-                named = {key.removeprefix(RETURNED): value for key, value in by_name.items()}
+                named = {key.removeprefix(RETURNED): value for key, value in returned_by(batch, returned).items()}
                 again.update((f"{RETURNED}{name}", named.pop(name)) for name in tapped & named.keys())
                 return named
 

@@ -101,6 +101,15 @@ _DIAGNOSE = {
     "directory's truncate_dim)",
     "--dtype DTYPE=float32": f"format in which the system should compute: {_FORMAT_NAMES} (default: float32)",
 }
+_EMBEDDING = "an implementation, as for `run`, or a file of embeddings, as for `diagnose`"
+_SIMILARITY = {
+    "A": _EMBEDDING,
+    "B": _EMBEDDING,
+    "--texts FILE!": "the texts, one per line, at least three",
+    **_checkpoint("the network with its pooling: a local sentence-transformers directory", "!"),
+    "--device DEVICE=cpu": "torch device (default: cpu)",
+    "--dtype DTYPE…": f"{_FORMAT_NAMES}; if given twice, the first is for A and the second for B (default: float32)",
+}
 _MODULE = "a subclass of torch.nn.Module, a function that builds a module, or a module; see below"
 _POWER = {
     "--golden NAME…": "a golden, or a folder written by `make` (default: all)",
@@ -147,6 +156,11 @@ COMMANDS: Mapping[str, tuple[str, str, Options]] = {
         "find the mistakes that explain the final outputs of a closed system, given its checkpoint and inputs",
         "diagnose:run",
         _DIAGNOSE,
+    ),
+    "similarity": (
+        "find pairs of texts whose rank by cosine similarity differs between two systems, and whether rounding explains it",
+        "similarity:run",
+        _SIMILARITY,
     ),
     "replay": (
         "repeat the failures of a results file",
@@ -276,7 +290,7 @@ def argument_parser() -> argparse.ArgumentParser:
             goldens = golden.add_subparsers(required=True, metavar="verify|make|power")
         description = fill(f"{says[0].upper()}{says[1:]}.")
         made = (goldens if group and goldens else parts).add_parser(part, help=says, description=description, **_reference(part))
-        made.set_defaults(command_name=name, command=_command(entry_point, workers=name == "diff"), parser=made)
+        made.set_defaults(command_name=name, command=_command(entry_point, workers=name in ("diff", "similarity")), parser=made)
         formats = tuple(REPORT_FORMATS) if name in _OF_RUNS else DOCUMENT_FORMATS
         made.add_argument(
             "--format",

@@ -36,6 +36,20 @@ from conformance.oracle import Network
 DEGREES = 200
 
 
+def reference(
+    network: Network, arithmetic: Arithmetic, stored: Mapping[str, Array] | None = None
+) -> Iterator[tuple[str, Array, Array]]:
+    """Yield (activation, true value, global sigma) in the order of the table; sigma broadcasts to the value.
+
+    Args:
+        network: the oracle's network.
+        arithmetic: the arithmetic model.
+        stored: stored true values by name, used instead of computed ones.
+    """
+    for (name, value), (_, sigma) in zip(network.walk(), accumulated_sigma(network, arithmetic), strict=True):
+        yield name, stored[name] if stored and name in stored else value, sigma
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Some rows of the batch, with the true value of each activation and the errors of its replicas."""

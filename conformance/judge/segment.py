@@ -235,6 +235,16 @@ class Segment:
         bounds = self._bounds(hypothesis)
         return variance, sum((float((bound * np.abs(adjoints[n])).sum()) for n, bound in bounds.items()), 0.0)
 
+    def directional_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
+        """Return the variance of Σ direction · result with leaves as captured.
+
+        The variance is Σ (v + b²) (Jᵀ direction)² over every rounding and bound, with all correlations counted; a bound b enters as
+        a variance b², as in `propagate`.
+        """
+        adjoints, bounds = self.adjoints(direction), self._bounds(hypothesis)
+        of_bounds = sum((float((np.square(bound) * adjoints[n] ** 2).sum()) for n, bound in bounds.items()), 0.0)
+        return self._variance_of_roundings(adjoints, hypothesis, NOTHING) + of_bounds
+
     def _variance_of_roundings(self, adjoints: Mapping[str, Array], hypothesis: Hypothesis, repeats: Repeats) -> float:
         """Return Σ v (Jᵀ direction)² over every random rounding error of the steps, given Jᵀ direction at each step."""
         variance = 0.0

@@ -42,10 +42,12 @@ def at_another_depth(proposal: Proposal) -> Proposal:
     if a.num_hidden_layers < 2 or "num_hidden_layers" not in proposal.builder.given or not proposal.has_output:
         return proposal
     outputs = proposal.returned_outputs
-    others = tuple(one for one in proposal.returns if one not in outputs)
+    others = tuple(location for location in proposal.returns if location not in outputs)
     error = ""
-    for activations in dict.fromkeys((proposal.activations, tuple(_from_the_end(one, proposal) for one in proposal.activations))):
-        for chosen in product(*(_selections(one, proposal) for one in outputs)):
+    for activations in dict.fromkeys(
+        (proposal.activations, tuple(_from_the_end(location, proposal) for location in proposal.activations))
+    ):
+        for chosen in product(*(_selections(location, proposal) for location in outputs)):
             tried = replace(proposal, activations=activations, returns=(*chosen, *others))
             found = _error_of(tried, a.num_hidden_layers - 1)
             if not found:
@@ -56,16 +58,19 @@ def at_another_depth(proposal: Proposal) -> Proposal:
     return replace(proposal, fails_elsewhere=f"on a network of {a.num_hidden_layers - 1} layers, the adaptor fails: {error}")
 
 
-def _from_the_end(one: Located, proposal: Proposal) -> Located:
+def _from_the_end(location: Located, proposal: Proposal) -> Located:
     """Return a location in the module's own result with its index counted from the end; any other unchanged."""
-    if one.tap.path or one.tap.what != "output" or not proposal.items or not isinstance(one.tap.element, int):
-        return one
-    return replace(one, tap=replace(one.tap, element=one.tap.element - proposal.items))
+    if location.tap.path or location.tap.what != "output" or not proposal.items or not isinstance(location.tap.element, int):
+        return location
+    return replace(location, tap=replace(location.tap, element=location.tap.element - proposal.items))
 
 
-def _selections(one: Located, proposal: Proposal) -> Sequence[Located]:
+def _selections(location: Located, proposal: Proposal) -> Sequence[Located]:
     """Return a returned output with each way to select it: as it is, or by the index of the last layer in place of a number."""
-    return [one, *(replace(one, selector=text) for text in (_by_layer(one.selector, proposal) if proposal.last else ()))]
+    return [
+        location,
+        *(replace(location, selector=text) for text in (_by_layer(location.selector, proposal) if proposal.last else ())),
+    ]
 
 
 def _by_layer(selector: str, proposal: Proposal) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from conformance.candidates.layouts import LAYER, expanded, is_layered
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Identification
-from conformance.mapping.signature import Builder, Requirement, head_requirements, settings_requirements
+from conformance.mapping.signature import Builder, Requirement, requirements
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor
 from conformance.model.activations import last_hidden, outputs, parameter_shapes, table
@@ -112,7 +112,7 @@ class Proposal:
         found += self._by_name
         found += [f"the module returns a tensor of {shape} {self._treated(shape)}" for shape in self.unknown_results]
         if self.returns and not self._returns_output:
-            names = ", ".join(name for one in self.returns for name in one.names)
+            names = ", ".join(name for location in self.returns for name in location.names)
             found.append(f"the module returns {names}, and neither the last hidden state nor the pooled output nor logits")
         found += [self.fails_elsewhere] if self.fails_elsewhere else []
         if not self.has_output:
@@ -132,7 +132,7 @@ class Proposal:
 
     def _treated(self, shape: tuple[int, ...]) -> str:
         """Return how `run` treats a returned tensor that is no activation of the network."""
-        is_compared = last_hidden(self.architecture) in self._shown and not self._returns_output  # as in `returned_value`
+        is_compared = last_hidden(self.architecture) in self._exposed and not self._returns_output  # as in `returned_value`
         if is_compared and len(shape) == 3 and shape[-1] == self.architecture.hidden_size:
             return "as wide as the last hidden state but with other values: `run` fails on it unless `call` returns outputs by name"
         return "that is no activation of the network: it is not judged"
@@ -147,9 +147,9 @@ class Proposal:
                 f"`run` reports a mistake; if it is meant to compute {self.computes}, let `supported` accept that alone"
             )
         found += [
-            f"{', '.join(one.names)}: the module computes something else there; `run` says what"
-            for one in (*self.activations, *self._outputs_by_shape)
-            if not one.confirmed
+            f"{', '.join(location.names)}: the module computes something else there; `run` says what"
+            for location in (*self.activations, *self._outputs_by_shape)
+            if not location.confirmed
         ]
         return tuple(found)
 
@@ -157,10 +157,7 @@ class Proposal:
     def requirements(self) -> tuple[Requirement, ...]:
         """The conditions on an architecture under which the module can be loaded."""
         used = [name for held in self.parameters for name in held.names]
-        settings = settings_requirements(
-            self.builder.given, used, self.architecture, is_instance=self.builder.is_instance, computes=self.computes
-        )
-        return (*self.builder.requirements, *head_requirements(used, self.architecture), *settings)
+        return tuple(requirements(self.builder, used, self.architecture, self.computes))
 
     @property
     def fixed_rates(self) -> tuple[str, ...]:
@@ -178,20 +175,20 @@ class Proposal:
 
         Packed ones are left out: they are compared as the module returns them.
         """
-        a, tapped = self.architecture, {n for one in self.activations if not one.tap.path for n in one.names}
+        a, tapped = self.architecture, {n for location in self.activations if not location.tap.path for n in location.names}
         wanted = set(outputs(a)) - tapped - (set() if self.last else {last_hidden(a)})
-        return tuple(one for one in self.returns if one.names[0] in wanted and not one.packed)
+        return tuple(location for location in self.returns if location.names[0] in wanted and not location.packed)
 
     @property
     def _outputs_by_shape(self) -> tuple[Located, ...]:
-        return tuple(one for one in self.returned_outputs if one.is_by_shape)
+        return tuple(location for location in self.returned_outputs if location.is_by_shape)
 
     @property
     def _returns_output(self) -> bool:
         """Whether the module returns the last hidden state, or anything that is computed from it."""
         a = self.architecture
         names = list(table(a))
-        return any(names.index(n) >= names.index(last_hidden(a)) for one in self.returns for n in one.names)
+        return any(names.index(n) >= names.index(last_hidden(a)) for location in self.returns for n in location.names)
 
     @property
     def is_runnable(self) -> bool:
@@ -205,12 +202,14 @@ class Proposal:
     @property
     def has_output(self) -> bool:
         """Whether the last hidden state or the logits of a head are exposed."""
-        return bool(self.returned_outputs) or not self._shown.isdisjoint(outputs(self.architecture))
+        return bool(self.returned_outputs) or not self._exposed.isdisjoint(outputs(self.architecture))
 
     @property
-    def _shown(self) -> set[str]:
+    def _exposed(self) -> set[str]:
         """The names of the located activations, of those in layers that in the last one."""
-        return {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
+        return {
+            n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for location in self.activations for n in location.names
+        }
 
     @property
     def objects(self) -> Mapping[str, Any]:
@@ -222,12 +221,12 @@ class Proposal:
         for held in self.parameters:
             names = ", ".join(n.replace(_IN_LAYER, "… ") for n in held.names)
             yield "parameter", held.tensor.name, held.layout.format(names), _EVIDENCE[held.evidence]
-        for one in self.activations:
-            evidence = "by value" if one.confirmed else "differs"
-            names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in one.names)
-            yield "activation", described(one), names, evidence
-        for one in self._outputs_by_shape:
-            yield "activation", described(one), one.names[0], _SHAPE_ALONE
+        for location in self.activations:
+            evidence = "by value" if location.confirmed else "differs"
+            names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in location.names)
+            yield "activation", described(location), names, evidence
+        for location in self._outputs_by_shape:
+            yield "activation", described(location), location.names[0], _SHAPE_ALONE
         for pattern in self.unused:
             yield "unused", "", pattern, "nothing in the module"
         for name, reason in self.ignored.items():
@@ -238,11 +237,11 @@ class Proposal:
             yield "supported", "in training mode", f"it takes no {' and no '.join(self.fixed_rates)}", "skipped"
 
 
-def described(one: Located) -> str:
+def described(location: Located) -> str:
     """Return a description of a tap in words."""
-    tap = one.tap
+    tap = location.tap
     which = "" if tap.what == "output" else "input of "
-    return f"{which}{tap.path or 'the module'}" + (f", {one.arrangement}" if one.arrangement else "")
+    return f"{which}{tap.path or 'the module'}" + (f", {location.arrangement}" if location.arrangement else "")
 
 
 def held(search: Identification) -> Iterator[Held]:

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
@@ -80,31 +80,29 @@ _SAME_FUNCTION = ("gelu_new", "gelu_pytorch_tanh")  # two names of GELU in its t
 _POOLER = Requirement("not a.pooler", "it has a pooler, which this architecture has not")
 
 
-def head_requirements(used: Sequence[str], a: Architecture) -> Iterator[Requirement]:
-    """Yield the requirements for the pooler and the heads of which the module has a parameter.
+def requirements(builder: "Builder", used: Sequence[str], a: Architecture, computes: str = "") -> Iterator[Requirement]:
+    """Yield the conditions on an architecture: it has the module's parameters, and the settings that the module cannot be given.
 
-    `used` are Hugging Face's names of the parameters that the module holds, with `{layer}`; `a` is that with which it was examined.
+    A module with another constant than the setting it was examined with is wrong on the networks that have this setting, and is
+    judged there; `run` names the mistake.
+
+    Args:
+        builder: how the module is built.
+        used: Hugging Face's names of the parameters that the module holds, with `{layer}`.
+        a: the architecture with which the module was examined.
+        computes: another activation function that it was seen to compute, which is accepted as well.
     """
+    if "intermediate_size" not in builder.given and not builder.is_instance:
+        yield FOUR_TIMES
     names = {name for pattern in used for name in expanded(pattern, a.num_hidden_layers)}
     if any(name.startswith("bert.pooler.") for name in names):
         yield _POOLER
     for head in a.heads:
         if not names.isdisjoint(parameters_of_head(head, a)):
             yield Requirement(f'"{head}" not in a.heads', f"it has the head {head}, which this architecture has not")
-
-
-def settings_requirements(
-    given: Container[str], used: Sequence[str], a: Architecture, *, is_instance: bool, computes: str = ""
-) -> Iterator[Requirement]:
-    """Yield the requirement on each field of an architecture that the module cannot be given: the value that it was examined with.
-
-    A module with another constant than that value is wrong on the networks that have the value, and is judged there; `run` names
-    the mistake. `given` are the fields that the module is given when it is built, and `used` the names of the parameters that it
-    holds. `computes` is another activation function that it was seen to compute, which is accepted as well.
-    """
     fixed = [name for name, table in _SETTINGS.items() if not table or table in used]
-    for name in dict.fromkeys((*(_SIZES if is_instance else ()), *fixed)):
-        if name not in given:
+    for name in dict.fromkeys((*(_SIZES if builder.is_instance else ()), *fixed)):
+        if name not in builder.given:
             yield _fixed_to(name, _alternatives(getattr(a, name), computes if name == "hidden_act" else ""))
 
 
@@ -128,13 +126,11 @@ class Builder:
         text: the expression, in terms of the architecture `a`.
         objects: objects that the expression uses, by name.
         open: messages about undecided arguments.
-        requirements: conditions on the architecture under which the expression builds the intended module.
     """
 
     text: str
     objects: Mapping[str, Any]
     open: tuple[str, ...] = ()
-    requirements: tuple[Requirement, ...] = ()
 
     @property
     def is_instance(self) -> bool:
@@ -209,7 +205,7 @@ def builder_of(factory: Any, name: str) -> Builder:
             f"`bert-conformance map {getattr(factory, '__module__', 'my_module')}:build`"
         )
     kept = tuple(_defaults_kept(factory, name, arguments))
-    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _requirements(arguments))
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept)
 
 
 def takes_sizes(function: Callable[..., Any], name: str) -> bool:
@@ -265,7 +261,7 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
     kept = tuple(_defaults_kept(config, config.__name__, arguments))
-    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _requirements(arguments))
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept)
 
 
 def _arguments(factory: Callable[..., Any], name: str) -> tuple[dict[str, str], list[str]]:
@@ -345,9 +341,3 @@ def _only_config(factory: Any) -> Any:
 
 def _joined(arguments: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={expression}" for name, expression in arguments.items())
-
-
-def _requirements(arguments: Mapping[str, str]) -> tuple[Requirement, ...]:
-    """Return the requirement on the intermediate size: four times the hidden size if no argument sets it."""
-    sizes = " ".join(arguments.values())
-    return () if "a.intermediate_size" in sizes else (FOUR_TIMES,)

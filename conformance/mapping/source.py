@@ -4,7 +4,6 @@ There is one line for each entry of a table, however long. Names of the module a
 name can become code.
 """
 
-import keyword
 import re
 from collections.abc import Iterator, Sequence
 from keyword import iskeyword
@@ -34,7 +33,7 @@ _OWN = frozenset((*LAYOUTS, "LAYER", "OutputMap", "Tap", "TorchImplementation", 
 def variable(proposal: Proposal) -> str:
     """Return the name of the variable that holds the implementation in the adaptor."""
     found = "_".join(w for w in words(proposal.name) if not w.isdigit()) or "module"
-    return f"{found}_implementation" if keyword.iskeyword(found) or found in proposal.objects else found
+    return f"{found}_implementation" if iskeyword(found) or found in proposal.objects else found
 
 
 def adaptor(proposal: Proposal) -> str:
@@ -61,15 +60,15 @@ def _head(proposal: Proposal) -> Iterator[str]:
 def public_names(proposal: Proposal) -> list[str]:
     """Return the names of `conformance` that the adaptor uses, classes first."""
     used = sorted({name for held in proposal.parameters for name in LAYOUTS if f"{name}(" in held.layout})
-    kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
-    kinds += ["OutputMap"] if any(one.arrangement or one.packed for one in proposal.activations) else []
+    kinds = ["Tap"] if any(not _is_plain(location.tap) for location in proposal.activations) else []
+    kinds += ["OutputMap"] if any(location.arrangement or location.packed for location in proposal.activations) else []
     return [*sorted([*kinds, "TorchImplementation"]), *used]
 
 
 def body(proposal: Proposal) -> Iterator[str]:
     """Yield the lines of the adaptor below the imports."""
     named = [name for held in proposal.parameters for name in held.names]
-    named += [name for one in proposal.activations for name in one.names]
+    named += [name for location in proposal.activations for name in location.names]
     yield from [f'LAYER = "{_IN_LAYER}"', "", ""] if any(_IN_LAYER in name for name in named) else [""]
     yield from _call(proposal)
     yield from ["", ""]
@@ -87,7 +86,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from (f'        "{held.tensor.name}": {_layout(held)},' for held in proposal.parameters)
     yield "    },"
     yield "    activations={"
-    yield from (f"        {_tap(one.tap)}: {_shown(one)}," for one in proposal.activations)
+    yield from (f"        {_tap(location.tap)}: {_shown(location)}," for location in proposal.activations)
     yield "    },"
     yield "    call=call,"
     ignored = [each_layer(name, "*").replace(HEAD, "*") for name in proposal.ignored]
@@ -117,25 +116,25 @@ def _call(proposal: Proposal) -> Iterator[str]:
     yield from _last_layer(proposal)
     if proposal.returned_outputs:
         yield "    return {"
-        for one in proposal.returned_outputs:
-            yield f"        {_output(one, proposal)}: outputs{one.selector}{one.arrangement.removeprefix('x')},"
+        for location in proposal.returned_outputs:
+            yield f"        {_output(location, proposal)}: outputs{location.selector}{location.arrangement.removeprefix('x')},"
         yield "    }"
 
 
 def _last_layer(proposal: Proposal) -> Iterator[str]:
     """Yield a line that counts the layers in the module, if an output is named or selected by that."""
     outputs = proposal.returned_outputs
-    if any(_is_last_hidden(one, proposal) or re.search(r"[\[{]last\b", one.selector) for one in outputs):
+    if any(_is_last_hidden(location, proposal) or re.search(r"[\[{]last\b", location.selector) for location in outputs):
         yield f"    last = {proposal.last}"
 
 
-def _is_last_hidden(one: Located, proposal: Proposal) -> bool:
-    return one.names[0] == last_hidden(proposal.architecture)
+def _is_last_hidden(location: Located, proposal: Proposal) -> bool:
+    return location.names[0] == last_hidden(proposal.architecture)
 
 
-def _output(one: Located, proposal: Proposal) -> str:
+def _output(location: Located, proposal: Proposal) -> str:
     """Return the expression of the name of an output, in terms of the number of the last layer."""
-    return 'f"encoder.layer.{last}.output.LayerNorm"' if _is_last_hidden(one, proposal) else f'"{one.names[0]}"'
+    return 'f"encoder.layer.{last}.output.LayerNorm"' if _is_last_hidden(location, proposal) else f'"{location.names[0]}"'
 
 
 def _quoted(value: int | str) -> str:
@@ -164,12 +163,12 @@ def _tap(tap: Tap) -> str:
     return f'Tap("{tap.path}", {", ".join(more)})'
 
 
-def _shown(one: Located) -> str:
-    names = _name(one.names[0]) if len(one.names) == 1 else f"({', '.join(map(_name, one.names))})"
-    if not (one.arrangement or one.packed):
+def _shown(location: Located) -> str:
+    names = _name(location.names[0]) if len(location.names) == 1 else f"({', '.join(map(_name, location.names))})"
+    if not (location.arrangement or location.packed):
         return names
-    parts = f"{one.arrangement or 'x'}.chunk({len(one.names)}, -1)" if len(one.names) > 1 else one.arrangement
-    return f"OutputMap({names}{f', lambda x: {parts}' if parts else ''}{', packed=True' if one.packed else ''})"
+    parts = f"{location.arrangement or 'x'}.chunk({len(location.names)}, -1)" if len(location.names) > 1 else location.arrangement
+    return f"OutputMap({names}{f', lambda x: {parts}' if parts else ''}{', packed=True' if location.packed else ''})"
 
 
 def require_writable(proposal: Proposal) -> Proposal:
@@ -208,7 +207,7 @@ def _wrong(name: str, expected: str) -> str:
 def _quoted_names(proposal: Proposal) -> Iterator[str]:
     """Yield the names that are written in strings and comments."""
     yield from (held.tensor.name for held in proposal.parameters)
-    yield from (one.tap.path for one in proposal.activations)
-    elements = [one.tap.element for one in proposal.activations]
+    yield from (location.tap.path for location in proposal.activations)
+    elements = [location.tap.element for location in proposal.activations]
     yield from (element for element in elements if isinstance(element, str))
     yield from proposal.ignored

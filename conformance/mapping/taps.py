@@ -74,7 +74,7 @@ class Places:
             if best:
                 found.append(best)
                 done.update(best.names)
-        return [self._pattern(one) for one in found]
+        return [self._pattern(location) for location in found]
 
     def returned(self) -> list[tuple[Array, Located | None]]:
         """Return the module's results, each with the activation that it is, if any; of equal activations, the last computed."""
@@ -173,7 +173,12 @@ class Places:
         """
         names = [n for n in row.parameters.values() if n in self.search.state.sources]
         owners = {in_layer(self.search.state.sources[n].tensor.owner, 0) for n in names}
-        return lambda one: (bool(one.arrangement), one.tap.what != "output", one.tap.path not in owners, len(one.tap.path))
+        return lambda location: (
+            bool(location.arrangement),
+            location.tap.what != "output",
+            location.tap.path not in owners,
+            len(location.tap.path),
+        )
 
     def _container(self, path: str) -> str | None:
         """Return the pattern in `_containers` that contains the path of a module of the first layer; None if there is none."""
@@ -184,11 +189,11 @@ class Places:
         container = self._container(path)
         return path if container is None else f"{container}{path[len(in_layer(container, 0)) :]}"
 
-    def _pattern(self, one: Located) -> Located:
-        if ".layer.0." not in one.names[0]:
-            return one
-        tap = Tap(self._pattern_of(one.tap.path), one.tap.what, one.tap.element, one.tap.call)
-        return replace(one, tap=tap, names=tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names))
+    def _pattern(self, location: Located) -> Located:
+        if ".layer.0." not in location.names[0]:
+            return location
+        tap = Tap(self._pattern_of(location.tap.path), location.tap.what, location.tap.element, location.tap.call)
+        return replace(location, tap=tap, names=tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in location.names))
 
 
 def _is_laid_out(array: Array, text: str) -> bool:

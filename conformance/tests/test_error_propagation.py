@@ -14,13 +14,12 @@ from conformance.implementations.inner_workings import inner_workings
 from conformance.implementations.torch_encoder import torch_encoder
 from conformance.judge import DEPTHS, judged_array
 from conformance.judge.evidence import BY_OPERATIONS
-from conformance.judge.judged_elements import NOTHING
 from conformance.judge.local_error import judge_locally, screened
 from conformance.judge.observation import Observation
 from conformance.judge.segment import Segment
 from conformance.model.activations import parameter_shapes
-from conformance.numerics.arithmetic import Hypothesis, hypotheses
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
 from conformance.oracle.correlated_errors import CorrelatedErrors, RowError, row_mixed
 from conformance.oracle.gradients.softmax import ProbabilitiesBackward
@@ -42,13 +41,6 @@ HIDDEN = {
 }
 
 
-def _directional_variance(segment: Segment, direction: Array, hypothesis: Hypothesis) -> float:
-    """Return Σ (v + b²) (Jᵀ direction)² over every rounding and bound, with all correlations counted."""
-    adjoints, bounds = segment.adjoints(direction), segment._bounds(hypothesis)
-    of_bounds = sum((float((np.square(bound) * adjoints[n] ** 2).sum()) for n, bound in bounds.items()), 0.0)
-    return segment._variance_of_roundings(adjoints, hypothesis, NOTHING) + of_bounds
-
-
 @pytest.mark.parametrize("result", HIDDEN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtype: str, result: str) -> None:
@@ -64,7 +56,7 @@ def test_common_errors_in_several_terms_of_a_sum_are_added_with_their_signs(dtyp
         for number in np.linspace(0, found.size - 1, 5).astype(int):
             place, direction = np.unravel_index(number, shape), np.zeros(shape)
             direction[place] = 1.0
-            exact = _directional_variance(segment, direction, hypothesis) - own[place] ** 2
+            exact = segment.directional_variance(direction, hypothesis) - own[place] ** 2
             assert found[place] == pytest.approx(exact, rel=1e-6)
 
 
