@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Names of items that are no activations. The value of each is an `Unreadable`, whose reason is a sentence for the report.
 UNCOMPARED = "the returned value"  # what of it was not compared with activations
+CALLED = "the call"  # in which way, if not in that of its names
 GUESSED = "the mapping"  # what of it no value confirms
 UNCOVERED = "parameters and hooks"  # which of them change the result, and hold nothing of the checkpoint
-NOTES = (UNCOVERED, UNCOMPARED, GUESSED)
+NOTES = (UNCOVERED, UNCOMPARED, CALLED, GUESSED)
 Stream = Iterator[tuple[str, Any]]  # pairs of an activation's name and its value, in the order of computation
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.arrays import NOTES, UNCOMPARED, Stream, Unreadable, pairs
+from conformance.candidates.arrays import CALLED, NOTES, UNCOMPARED, Stream, Unreadable, pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.candidate_device import functions_of, require_place
 from conformance.checks.check import Check, Request
@@ -161,9 +161,8 @@ def _judge_passes(request: Request, passes: Passes, verdicts: list[Verdict]) -> 
         named = named_on_further_rows(verdicts, networks, again)
         verdicts[:] = disambiguated(named, last.network, case.dtype, again)
     termination, notes = _together(terminations, verdicts, request.golden.batches), judged.notes
-    if termination.outcome == "pass":  # then values confirm the mapping
-        return replace(termination, note=notes.get(UNCOMPARED, ""))
-    return replace(termination, note="; ".join(notes[name] for name in NOTES if name in notes))
+    kept = (UNCOMPARED, CALLED) if termination.outcome == "pass" else NOTES  # values of a pass confirm what was guessed
+    return replace(termination, note="; ".join(notes[name] for name in kept if name in notes))
 
 
 def _first_mistakes(verdicts: Sequence[Verdict], networks: Mapping[str, Network]) -> Iterator[Verdict]:

@@ -46,11 +46,13 @@ class Call:
     Attributes:
         arguments: Python source of the arguments, an expression of `batch`, which has all arrays, and `dtype`, that of the module.
         open: messages about undecided arguments.
+        as_named: the way that the names of the arguments suggest, in words, if values confirm another; else empty.
         objects: other objects that the expression uses, by name.
     """
 
     arguments: str
     open: tuple[str, ...] = ()
+    as_named: str = ""
     objects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -123,17 +125,19 @@ class Signature:
 def calls(module: nn.Module) -> Iterator[Call]:
     """Yield every possible way of calling a module, the likeliest by names first."""
     signature = Signature.of(module)
+    # A module that takes another form of the mask under Hugging Face's names is mistaken.
+    as_hugging_face = {"input_ids", "attention_mask"} <= {p.name for p in signature.parameters}
     for fields in signature.readings():
         taken = [p for p in signature.parameters if p.name in fields or p.default is p.empty]
         unknown = [p.name for p in taken if p.name not in fields]
         notes = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
         own = {p.name: kind for p in taken if (kind := _own_class(p)) and _takes_one(kind)}
-        choices = [_expressions(p.name, fields.get(p.name, ""), own.get(p.name)) for p in taken]
+        choices = [_expressions(p.name, fields.get(p.name, ""), own.get(p.name), as_hugging_face=as_hugging_face) for p in taken]
         objects = {kind.__name__: kind for kind in own.values()}
         if [fields.get(p.name) for p in taken] == ["input_ids"]:
             choices = [[*choices[0], _ALL]]
         for chosen in product(*choices):
-            yield Call(", ".join(_written(signature.parameters, taken, chosen)), notes, objects)
+            yield Call(", ".join(_written(signature.parameters, taken, chosen)), notes, objects=objects)
 
 
 def _own_class(parameter: inspect.Parameter) -> type | None:
@@ -172,9 +176,9 @@ def _is_position(parameter: inspect.Parameter) -> bool:
     return not _POSITIONS.isdisjoint(words(parameter.name))
 
 
-def _expressions(name: str, array: str, own: type | None = None) -> Sequence[str]:
+def _expressions(name: str, array: str, own: type | None = None, *, as_hugging_face: bool) -> Sequence[str]:
     """Return the expressions that may be given for a parameter, wrapped in its own class if it has one."""
-    found = _forms(name, array)
+    found = _ALLOWED if as_hugging_face and name == "attention_mask" else _forms(name, array)
     return [f"{own.__name__}({form})" for form in found] if own and array else found
 
 

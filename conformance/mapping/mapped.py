@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from conformance.candidates.arrays import GUESSED, Unreadable
+from conformance.candidates.arrays import CALLED, GUESSED, Unreadable
 from conformance.candidates.hook_effects import compiled_around, eager_if, is_so
 from conformance.candidates.layouts import HEAD, LAYER, in_layer, is_layered
 from conformance.candidates.registry import ModuleRunner
@@ -241,14 +241,18 @@ def _best_trial(module: nn.Module, tensors: Tensors, a: Architecture) -> _Trial:
     """
     last = last_hidden(a)
     trials: dict[int, _Trial] = {}
-    for place, call in _distinct(module, a):
+    ways = list(_distinct(module, a))
+    for place, call in ways:
         trials[place] = trial = _tried(call, module, tensors, a)
         values = trial.search.state.values
         if last not in values or (values[last].matches and trial.search.masked_layers == a.num_hidden_layers):
             break
     by_name = [trials[place] for place in sorted(trials)]
     best = max(by_name, key=lambda trial: trial.rank)
-    return replace(best, call=replace(best.call, open=(*best.call.open, *_undecided(best, by_name, a))))
+    likeliest = min(ways, key=lambda way: way[0])[1]
+    is_other = best.search.masked_layers == a.num_hidden_layers and best.call.arguments != likeliest.arguments
+    as_named = f"the names of its arguments suggest model({likeliest.arguments}), which gives another result" if is_other else ""
+    return replace(best, call=replace(best.call, as_named=as_named, open=(*best.call.open, *_undecided(best, by_name, a))))
 
 
 def _tried(call: Call, module: nn.Module, tensors: Tensors, a: Architecture) -> _Trial:
@@ -354,33 +358,33 @@ class MappedModule:
         return self._mapped(None)[0]
 
     @cached_property
-    def _by_architecture(self) -> dict[Architecture | None, tuple[TorchImplementation, str]]:
+    def _by_architecture(self) -> dict[Architecture | None, tuple[TorchImplementation, Mapping[str, str]]]:
         return {}
 
-    def _mapped(self, a: Architecture | None) -> tuple[TorchImplementation, str]:
-        """Return the proposed implementation and what was guessed, of a module that was built before for an architecture."""
+    def _mapped(self, a: Architecture | None) -> tuple[TorchImplementation, Mapping[str, str]]:
+        """Return the proposed implementation and notes on it by name, of a module that was built before for an architecture."""
         if a not in self._by_architecture:
             home = getattr(self.factory if a is None else type(self.factory), "__module__", "")
             try:
                 found = proposed(self.factory, self.name, home, a)
             except UsageError as error:  # it cannot be mapped; the message says what to register instead
                 raise RegistrationError(str(error)) from error
-            self._by_architecture[a] = implementation_of(found), found.guesses
+            self._by_architecture[a] = implementation_of(found), {CALLED: found.called, GUESSED: found.guesses}
         return self._by_architecture[a]
 
-    def _of(self, a: Architecture) -> tuple[TorchImplementation, str]:
-        found, guesses = self._mapped(a if isinstance(self.factory, nn.Module) else None)
-        return found if self.is_observed else found.without_hooks(), guesses
+    def _of(self, a: Architecture) -> tuple[TorchImplementation, Mapping[str, str]]:
+        found, notes = self._mapped(a if isinstance(self.factory, nn.Module) else None)
+        return found if self.is_observed else found.without_hooks(), notes
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return the reason of the proposed implementation for not supporting a case, or None."""
         return self._of(architecture)[0].supports(architecture, device, dtype)
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
-        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation; it also yields what was guessed."""
-        found, guesses = self._of(checkpoint.architecture)
+        """Return a runner, as `TorchImplementation.prepare` of the proposed implementation; it also yields the notes."""
+        found, notes = self._of(checkpoint.architecture)
         runner = found.prepare(checkpoint, device, dtype)
-        noted = [(GUESSED, Unreadable(guesses))] if guesses else []
+        noted = [(name, Unreadable(note)) for name, note in notes.items() if note]
         return replace(runner, call=lambda batch: chain(noted, runner.call(batch)))
 
 

@@ -124,6 +124,13 @@ class Proposal:
         return [f"{held.tensor.name}: {_EVIDENCE[held.evidence]}" for held in self.parameters if held.evidence in ("name", "tie")]
 
     @property
+    def called(self) -> str:
+        """How the module is called, if values confirm another way than the names of its arguments suggest; else empty."""
+        if not self.call.as_named:
+            return ""
+        return f"called as model({self.call.arguments}), with which every layer masks as BERT does; {self.call.as_named}"
+
+    @property
     def guesses(self) -> str:
         """A sentence on what no value confirms, empty if there is nothing; a run on which the module fails repeats it."""
         more = [f"and {len(self._by_name) - 2} more by name"] if len(self._by_name) > 2 else []

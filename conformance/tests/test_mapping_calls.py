@@ -173,6 +173,15 @@ def test_a_mask_with_which_a_mistake_computes_more_activations_is_not_taken_for_
     assert is_certain or any(question.startswith("the form of the mask is not certain") for question in mapped.open)
 
 
+def test_under_hugging_faces_names_the_mask_is_hugging_faces_and_another_form_under_other_names_is_stated() -> None:
+    result = check(implementation_of(proposal("mistaken:WeakMaskBert")), "tiny")
+    assert (result.outcome, [finding.fault.name for finding in result.findings if finding.fault]) == ("fail", ["mask-constant"])
+    other = check(MappedModule(stranger("mistaken:WeakMaskOfOtherNamesBert"), "WeakMaskOfOtherNamesBert"), "tiny", depth="screen")
+    assert other.outcome == "pass"
+    assert "torch.finfo(dtype).min), with which every layer masks as BERT does" in other.note
+    assert "suggest model(batch.input_ids, batch.token_type_ids, batch.attention_mask), which gives another result" in other.note
+
+
 def test_a_mask_to_add_has_the_modules_dtype_and_an_object_for_the_mask_is_imported() -> None:
     assert check(implementation_of(proposal("masked:AddedMaskBert")), "tiny", dtype="bfloat16", depth="screen").outcome == "pass"
     kept = proposal("masked:KeptMaskBert")

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from conformance.tests.third_party_models.annotated import AnnotatedBert, AnnotatedLayer
 from conformance.tests.third_party_models.layouts import LensBert
 from conformance.tests.third_party_models.masked import AddedMaskBert
+from conformance.tests.third_party_models.plain import Layer, PlainBert
 from conformance.tests.third_party_models.styles import FairseqLayer, FusedBert, FusedLayer, FusedSizes, SentenceEncoder
 
 
@@ -74,6 +75,28 @@ class WrongSplitBert(WrongSignBert):
     """The heads take every n-th element: with a mask to add, all tokens have the same score."""
 
     layer = WrongSplitLayer
+
+
+class WeakMaskLayer(Layer):
+    def attended(self, q, k, v, mask):
+        added = (1 - mask[:, None, None, :].to(q.dtype)) * -3.0
+        return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + added).softmax(-1) @ v
+
+
+class WeakMaskBert(PlainBert):
+    """Masked keys keep exp(-3) of their weight: with the lowest number as the mask, which is not Hugging Face's, they keep none."""
+
+    layer = WeakMaskLayer
+
+    def forward(self, input_ids, token_type_ids, attention_mask):
+        return self.encode(input_ids, token_type_ids, attention_mask)
+
+
+class WeakMaskOfOtherNamesBert(WeakMaskBert):
+    """The same, under names that are not Hugging Face's."""
+
+    def forward(self, tokens, kinds, mask):
+        return self.encode(tokens, kinds, mask)
 
 
 class LastNormBert(FusedBert):
