@@ -278,7 +278,7 @@ def _undecided(best: _Trial, by_name: Sequence[_Trial], a: Architecture) -> Iter
         yield f"{start} model({best.call.arguments}); with model({first.call.arguments}), {fewer} fewer activations match"
     elif any(trial.search.masked_layers == matching for trial in by_name[1:]):
         yield f"{start} model({best.call.arguments}), which the names suggest, and in as many with another form"
-    elif not matching:
+    elif not matching and len(by_name) > 1:
         yield f"{start} model({best.call.arguments}), which the names suggest"
 
 

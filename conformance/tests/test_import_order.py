@@ -18,6 +18,7 @@ LATE = {
     ("conformance.candidates.registry", "conformance.mapping.mapped"),
     ("conformance.candidates.registry", "conformance.isolation.remote"),
     ("conformance.checks.laws.inputs", "conformance.isolation.remote"),
+    ("conformance.results.result", "conformance.report.finding"),
 }
 
 
