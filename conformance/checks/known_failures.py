@@ -8,8 +8,9 @@
     fault = "epsilon"                           # optional, with an activation: the fault that must be found there
     device = "cuda"       # optional shell-style pattern, like check, implementation, golden and dtype
 
-A check, a format and a fault must exist. An entry that matches nothing is an error, unless it is of another run: of a device that
-is not used, or of a registered candidate, a stored golden, a path or an object that is not run.
+A check, a format and a fault must exist, and so must an activation of the check `values` in the network of some golden. An entry
+that matches nothing is an error, unless it is of another run: of a device that is not used, or of a registered candidate, a stored
+golden, a path or an object that is not run.
 
 A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure if the check is
 deterministic. All checks are deterministic except searches that draw different examples on each run.
@@ -17,9 +18,11 @@ deterministic. All checks are deterministic except searches that draw different 
 attribute `known_failures`.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ from conformance.faults import BY_NAME
 from conformance.faults.fitted import FITTED
 from conformance.goldens.manifest import manifest
 from conformance.judge.evidence import Verdict
+from conformance.model.activations import table
+from conformance.model.architecture import Architecture
 from conformance.model.files import read_toml, reading
 from conformance.names import nearest
 from conformance.numerics.formats import FORMATS
@@ -66,11 +71,28 @@ def _entry(entry: object, where: str) -> KnownFailure:
         pattern = entry.get(what, "")
         if pattern and pattern not in names and (what == "fault" or not any(fnmatchcase(name, pattern) for name in names)):
             raise UsageError(f"{where}: no {what} {pattern!r}; {nearest(pattern, names, _MANY.get(what, ''))}")
+    place = _in_first_layer(entry.get("activation", ""))
+    if place and fnmatchcase("values", entry["check"]) and not any(fnmatchcase(name, place) for name in _activations()):
+        raise UsageError(f"{where}: no activation {entry['activation']!r}; {nearest(place, _activations(), _MANY['activation'])}")
     return KnownFailure(**entry, where=where)
 
 
 # How to list all names, of those that are too many to report.
-_MANY = {"fault": "`bert-conformance golden power` prints those that there are"}
+_MANY = {
+    "fault": "`bert-conformance golden power` prints those that there are",
+    "activation": "`bert-conformance trace NAME` prints those that there are",
+}
+
+
+@cache
+def _activations() -> Collection[str]:
+    """Return the names of the activations of the goldens' networks, in their first layer."""
+    tables = (table(Architecture.from_config(entry.architecture)) for entry in manifest().values())
+    return dict.fromkeys(_in_first_layer(name) for names in tables for name in names)
+
+
+def _in_first_layer(name: str) -> str:
+    return re.sub(r"\.layer\.\d+\.", ".layer.0.", name)
 
 
 def _existing() -> Mapping[str, Collection[str]]:

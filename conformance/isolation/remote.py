@@ -1,6 +1,6 @@
 """Candidates in a worker, with the interface of an implementation: the judge treats them like candidates in this process."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -21,6 +21,7 @@ from conformance.errors import CandidateEnded, CandidateError, CandidateTimeout,
 from conformance.isolation.candidate_work import TOGETHER, WIDEST_ELEMENT, CandidateWork, Head
 from conformance.isolation.link import PAGE, PROTOCOL, types_of
 from conformance.isolation.worker_process import ResourceLimits, WorkerProcess
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -191,7 +192,8 @@ class RemoteRunner(Isolated):
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
         self.asking(CandidateWork.call)(source, mask, is_at_once(), None, None, self._seed())
-        return _by_name(self.pairs(inputs)) if self._candidate.is_program else self.pairs(inputs)
+        pairs = self.pairs(inputs)
+        return _by_name(pairs, table(self._checkpoint.architecture)) if self._candidate.is_program else pairs
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the pairs of a forward and a backward pass; raise `NotApplicable` if the runner has no backward pass."""
@@ -233,12 +235,15 @@ class RemoteRunner(Isolated):
         return Surroundings(None, self._place[0]) if self._candidate.is_program else _RemoteSurroundings(self)
 
 
-def _by_name(stream: Iterator[tuple[Any, Any]]) -> Mapping[Any, Any]:
+def _by_name(stream: Iterator[tuple[Any, Any]], names: Collection[Any]) -> Mapping[Any, Any]:
+    """Return the values by name, until more others than there are `names`, which the judgement refuses, would fill the memory."""
     found: dict[Any, Any] = {}
     for name, value in stream:
         if name in found:  # also of a program that never ends its answers to `next`
             raise CandidateError(f"{name}: yielded twice")
         found[name] = value
+        if len(found) > 2 * len(names):
+            break
     return found
 
 

@@ -120,6 +120,7 @@ def test_the_javascript_client_reads_and_writes_every_format(dtype: str, beside_
         ("short", "crash", "something else was written"),
         ("kind", "crash", "a failure of the kind CandidateNameError"),
         ("endless", "fail", "yielded twice"),
+        ("endless names", "fail", "more invalid activations than the network has"),
         ("unsupported", "skip", "there is no such kernel"),
     ],
 )

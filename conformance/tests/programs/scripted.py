@@ -58,7 +58,9 @@ for line in iter(sys.stdin.buffer.readline, b""):
             ]
             if mode == "format":
                 heads = [{**head, "dtype": "float32"} for head in heads]
-            reply["result"], left = {"heads": heads}, left if mode == "endless" else []
+            if mode == "endless names":
+                heads = [{**head, "name": f"{head['name']} {request['request']}"} for head in heads]
+            reply["result"], left = {"heads": heads}, left if mode.startswith("endless") else []
         case "read":
             about = list(activations.values())[request["arguments"]["number"]]
             begin, end = about["data_offsets"]
