@@ -39,17 +39,19 @@ class Variant(Candidate):
         last_only: whether only the last hidden state is exposed.
         dtypes: formats in which it is correct.
         suits: an expression that is true for the architectures `a` of which it exposes any activation.
+        by_layer: whether it also runs with its changes in one layer alone.
     """
 
     arranged: Arrangement = as_given
     last_only: bool = False
     dtypes: tuple[str, ...] = DTYPES
     suits: str = "True"
+    by_layer: bool = True
 
     def in_layer(self, index: int) -> "Variant | None":
-        """Return the variant with its changes in one encoder layer alone; None if no step of a layer is changed."""
+        """Return the variant with its changes in one encoder layer alone; None if none of a layer is changed, or not `by_layer`."""
         changes = [replace(c, layers=(index,)) for c in self.changes if isinstance(c, Change) and LAYER_STEPS & set(c.steps)]
-        return replace(self, changes=changes) if changes else None
+        return replace(self, changes=changes) if changes and self.by_layer else None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Return why the variant cannot be judged in this case, or None."""

@@ -44,7 +44,8 @@ WHOLE: Mapping[str, Variant] = {
         (
             changed("products", "linear(x.to(weight.dtype), weight, bias)"),
             changed("norms", "layer_norm(widened(x), widened(weight), widened(bias), eps)"),
-        )
+        ),
+        by_layer=False,  # products of other layers do not read float32
     ),
     "norms only": Variant(exposes=lambda name: name.endswith("LayerNorm")),
     "about half of the activations": Variant(
